@@ -158,6 +158,7 @@ class Candidate:
         native: the upstream's answer, if it is no chat completion.
         policy: name of the one that drew it, where several policies drew; else "".
         left_out: parameters that the upstream refused, and that it was asked without.
+        greedy: drawn at temperature 0; None: its place among the others says so.
     """
 
     message: Message
@@ -173,6 +174,7 @@ class Candidate:
     native: NativeAnswer | None = field(default=None, compare=False, repr=False)
     policy: str = ""
     left_out: tuple[str, ...] = ()
+    greedy: bool | None = None
 
 
 def spent_on(candidates: Sequence[Candidate]) -> TokenUsage:

@@ -10,6 +10,7 @@ or of OpenTelemetry:
   one session to one replica, which has the episode's prefix cached;
 - the W3C trace context, sent as `traceparent` and `tracestate`, so that an upstream's spans belong
   to the trace of the request;
+- who takes the candidates of a draw one by one, as each has finished, while others are being drawn;
 - the usage of each request to an upstream, which comes back this way. A draw may take several: if
   one of them fails, the candidates of the others are dropped, and with them the usage that they
   carry, though it was paid for. Here it is collected all the same.
@@ -18,7 +19,7 @@ or of OpenTelemetry:
 import asyncio
 import json
 import re
-from collections.abc import Coroutine, Iterator, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
@@ -112,6 +113,26 @@ def work_group() -> object | None:
     the failure of another.
     """
     return _group.get()
+
+
+Take = Callable[[list[Any]], None]
+"""Takes candidates that have finished."""
+_take: ContextVar[Take | None] = ContextVar("take", default=None)
+
+
+def taker() -> Take | None:
+    """The taker of candidates as they finish; None if a draw is wanted as a whole."""
+    return _take.get()
+
+
+@contextmanager
+def taken_by(take: Take | None) -> Iterator[None]:
+    """Within this, and in tasks that begin within, candidates are handed over as they finish."""
+    token = _take.set(take)
+    try:
+        yield
+    finally:
+        _take.reset(token)
 
 
 HEADER: Final = "X-Session-ID"

@@ -10,7 +10,7 @@ from functools import partial
 from itertools import accumulate
 
 from benchmarks.scale.config import StepCosts
-from qguide.qnet.decision.decide import Guidance
+from qguide.qnet.decision.decision import Guidance
 from qguide.qnet.errors import QGuideError
 from qguide.qnet.types import Candidate, SampleRequest, Sampling, Scorer, ScoreRequest, ScoreResult
 from qguide.training.environment import Suite

@@ -7,7 +7,9 @@ request (`qguide.qnet.decision.guide`) and for many games played at once
     candidates = yield SampleRequest(history, n, sampling)      list[Candidate]
     result = yield ScoreRequest(history, messages)              ScoreResult
 
-What cannot be answered is raised where it was asked for.
+What cannot be answered is raised where it was asked for. With `until` or `max_wait_s` the answer to
+a draw may be those of its candidates that have come; the others are asked for again, and none come
+once the time is up.
 
 With `selection` "posterior" the policy's own preference counts beside Q: see
 `qguide.qnet.decision.selection`. Where the best Q is below `threshold`, further candidates may be
@@ -24,22 +26,13 @@ of roll-outs stay equal along a way that always wins, but a discounted Q rises a
 import logging
 from collections import Counter
 from collections.abc import Generator, Sequence
-from dataclasses import dataclass, replace
-from typing import Any, Literal
+from dataclasses import replace
+from typing import Any
 
-from qguide.qnet.decision.decision import Decision, StepUsage
-from qguide.qnet.decision.early_stop import UntilDecided, is_decided
-from qguide.qnet.decision.selection import (
-    DEFAULT_TAU,
-    Prior,
-    PriorBy,
-    Selection,
-    SelectionName,
-    explore,
-    prior_of,
-    select,
-)
-from qguide.qnet.decision.threshold import Threshold, ThresholdActions, with_note
+from qguide.qnet.decision.decision import Decision, Guidance, StepUsage
+from qguide.qnet.decision.early_stop import is_decided
+from qguide.qnet.decision.selection import Prior, Selection, explore, prior_of, select
+from qguide.qnet.decision.threshold import ThresholdActions, with_note
 from qguide.qnet.errors import HistoryTooLongError, InvalidCandidatesError, OutOfDomainError, QGuideError
 from qguide.qnet.openai_messages import tools_in
 from qguide.qnet.types import (
@@ -60,60 +53,9 @@ from qguide.qnet.usage import NOTHING, UpstreamCalls, total_of
 
 _log = logging.getLogger(__name__)
 
-DEFAULT_BATCH = 2
 _SEEDS = 2**63
 _EXPLORED = "a random candidate was taken, because what follows it teaches the Q model"
 _SAME_Q = "the Q model gave all candidates the same value, so the likeliest was taken"
-
-Fallback = Literal["error", "first"]
-"""Result of a step for which no Q can be given: an error, or, by its old name, the likeliest
-candidate, which is the first where all are equally likely."""
-
-
-@dataclass(frozen=True, slots=True)
-class Guidance:
-    """Options of one guided step.
-
-    Attributes:
-        num_candidates: M; with `rise_over` the most that are drawn.
-        sampling: how candidates are drawn. Adaptive M draws later batches with other seeds, and
-            none of them greedily.
-        rise_over: draw only until Q is above this, the previous step's Q by the same Q model;
-            None draws all M.
-        until: draw only until no further draw can change the choice; None draws all M.
-        batch: candidates drawn and scored at a time in both cases.
-        at_least: candidates that are drawn however high the Q.
-        always_score: read Q even if all candidates are equal: the next step has to rise over it.
-        fallback: `first` takes the likeliest candidate where no Q can be given, for whatever
-            reason, and draws no more: the one drawn most often, of equal ones the greedy reply,
-            which is drawn first.
-        too_long: the same where the history is too long for the Q model; None: as `fallback` says.
-        threshold: what to do where the best Q is too low; None: nothing.
-        selection: "argmax" of Q is the papers'; "posterior" weighs Q against the prior. Candidates
-            that were drawn below the threshold are not the policy's own, so with them it is argmax.
-        tau: temperature of Q in the posterior, at least 0.
-        prior: source of the prior; votes where a log-likelihood is unknown.
-        explore: seed of a random choice among the candidates, none of which is scored; None:
-            the choice is by Q.
-        greedy_weight: added to the log prior of the greedy reply, where it is drawn first.
-    """
-
-    num_candidates: int
-    sampling: Sampling
-    rise_over: float | None = None
-    until: UntilDecided | None = None
-    batch: int = DEFAULT_BATCH
-    at_least: int = 1
-    always_score: bool = False
-    fallback: Fallback = "error"
-    too_long: Fallback | None = None
-    threshold: Threshold | None = None
-    selection: SelectionName = "argmax"
-    tau: float = DEFAULT_TAU
-    prior: PriorBy = "votes"
-    explore: int | None = None
-    greedy_weight: float = 0.0
-
 
 DecisionProcess = Generator[SampleRequest | ScoreRequest, Any, Decision]
 
@@ -136,8 +78,7 @@ def decide(history: History, guidance: Guidance) -> DecisionProcess:
     step = _Step(history, guidance)
     while n := step.draws_due():
         drawn: list[Candidate] = yield SampleRequest(history, n, step.sampling())
-        assert drawn, "a policy draws at least one candidate, or raises"
-        step.candidates += drawn
+        step.take(drawn)
         if request := step.score_request():
             try:
                 step.add_scores(request, (yield request))
@@ -165,6 +106,8 @@ def _act_below_threshold(
         judged: UpstreamCalls | None = None
         try:
             drawn = yield step.further_draw(action, actions.threshold.num_candidates)
+            if not drawn:  # the time is up
+                return
             if request := step.score_request([candidate.message for candidate in drawn]):
                 result: ScoreResult = yield request
                 judged = result.upstream
@@ -196,12 +139,23 @@ class _Step:
         self._cached_tokens = 0
         self._upstream: UpstreamCalls | None = None
         self._window: HistoryWindow | None = None
+        self._ended = False
+
+    def take(self, drawn: Sequence[Candidate]) -> None:
+        """Add candidates, the greedy one in front; none if the time is up."""
+        assert drawn or self.candidates, "a policy draws at least one candidate, or raises"
+        self._ended = not drawn
+        for candidate in drawn:
+            at = 0 if candidate.greedy and self.candidates and not self.candidates[0].greedy else len(self.candidates)
+            self.candidates.insert(at, candidate)
 
     def draws_due(self) -> int:
         """Candidates to draw next; 0 once the step can be decided."""
         guidance, drawn = self._guidance, len(self.candidates)
         left = guidance.num_candidates - drawn
-        if guidance.rise_over is None and guidance.until is None:
+        if self._ended:
+            return 0
+        if guidance.rise_over is None and not guidance.as_finished:
             return left if not drawn else 0
         settled = drawn >= guidance.at_least and self._is_settled(left)
         return 0 if settled else min(guidance.batch, left)
@@ -211,7 +165,7 @@ class _Step:
         guidance = self._guidance
         if (rise_over := guidance.rise_over) is not None:
             return self._unguided is not None or any(q > rise_over for q in self._q_of.values())
-        if guidance.until is None or self._rules_of:
+        if guidance.until is None or self._rules_of or (guidance.sampling.first_is_greedy and not self._has_greedy):
             return False
         return is_decided(
             self._prior(),
@@ -219,8 +173,13 @@ class _Step:
             guidance.until,
             left=left,
             tau=guidance.tau if guidance.selection == "posterior" else None,
-            greedy_weight=guidance.greedy_weight if guidance.sampling.first_is_greedy else 0.0,
+            greedy_weight=guidance.greedy_weight if self._has_greedy else 0.0,
         )
+
+    @property
+    def _has_greedy(self) -> bool:
+        """True if the first candidate is the greedy reply; others may come before it."""
+        return self._guidance.sampling.first_is_greedy and self.candidates[0].greedy is not False
 
     def sampling(self) -> Sampling:
         """The request's sampling; for a later batch, with another seed and no greedy draw."""
@@ -239,7 +198,8 @@ class _Step:
         messages = Counter((*self._messages, *further))
         unknown = tuple(message for message in messages if message not in self._q_of)
         guidance = self._guidance
-        if guidance.until and guidance.until.by_votes and self.draws_due():
+        at_end = guidance.compares or (guidance.until is not None and guidance.until.by_votes)
+        if at_end and self.draws_due():
             return None  # what votes are worth is known once all are cast
         bounded = guidance.until is not None and not guidance.until.by_votes
         compared = guidance.rise_over is not None or guidance.threshold is not None or bounded
@@ -353,7 +313,7 @@ class _Step:
             by=self._guidance.prior,
             logprobs=[candidate.logprob for candidate in self.candidates],
             tokens=[candidate.completion_tokens for candidate in self.candidates],
-            greedy=0 if self._guidance.sampling.first_is_greedy else None,
+            greedy=0 if self._has_greedy else None,
             greedy_weight=self._guidance.greedy_weight,
         )
 
@@ -361,6 +321,9 @@ class _Step:
         """Warnings of parameters that upstreams refused, and of a prior that is not what was asked for."""
         left_out = sorted({name for candidate in self.candidates for name in candidate.left_out})
         refused = (f"left out, because the upstream refuses it: {', '.join(left_out)}",) if left_out else ()
+        if self._ended:
+            came = f"{len(self.candidates)} of {self._guidance.num_candidates} candidates came"
+            refused = (f"{came} within max_wait_s ({self._guidance.max_wait_s:g} s)", *refused)
         if self._guidance.selection == "argmax" or prior.by == self._guidance.prior:
             return refused
         return (*refused, f"prior is {self._guidance.prior}, but a candidate has no logprob; votes were used")

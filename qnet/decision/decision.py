@@ -1,11 +1,75 @@
-"""The outcome of a guided step: the chosen candidate, and everything it was chosen from."""
+"""Options of a guided step, and its outcome: the chosen candidate, and everything it was chosen from."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from typing import Literal, Self
 
-from qguide.qnet.decision.selection import Prior, PriorBy, Reason, prior_of, ranking
-from qguide.qnet.decision.threshold import BelowThreshold
-from qguide.qnet.types import Candidate, HistoryWindow, Message, Verdict
+from qguide.qnet.decision.early_stop import UntilDecided
+from qguide.qnet.decision.selection import DEFAULT_TAU, Prior, PriorBy, Reason, SelectionName, prior_of, ranking
+from qguide.qnet.decision.threshold import BelowThreshold, Threshold
+from qguide.qnet.types import Candidate, HistoryWindow, Message, Sampling, Verdict
 from qguide.qnet.usage import NOTHING, TokenUsage, UpstreamCalls
+
+DEFAULT_BATCH = 2
+
+Fallback = Literal["error", "first"]
+"""Result of a step for which no Q can be given: an error, or, by its old name, the likeliest
+candidate, which is the first where all are equally likely."""
+
+
+@dataclass(frozen=True, slots=True)
+class Guidance:
+    """Options of one guided step.
+
+    Attributes:
+        num_candidates: M; with `rise_over` the most that are drawn.
+        sampling: how candidates are drawn. Adaptive M draws later batches with other seeds, and
+            none of them greedily.
+        rise_over: draw only until Q is above this, the previous step's Q by the same Q model;
+            None draws all M.
+        until: draw only until no further draw can change the choice; None draws all M.
+        max_wait_s: end the draws after this time, however few have come; None waits for all. Who
+            answers what `decide` asks for keeps it.
+        batch: candidates drawn and scored at a time in these cases.
+        compares: the Q model reads all candidates of a step at once, so none is scored before all
+            are drawn.
+        at_least: candidates that are drawn however high the Q.
+        always_score: read Q even if all candidates are equal: the next step has to rise over it.
+        fallback: `first` takes the likeliest candidate where no Q can be given, for whatever
+            reason, and draws no more: the one drawn most often, of equal ones the greedy reply,
+            which is drawn first.
+        too_long: the same where the history is too long for the Q model; None: as `fallback` says.
+        threshold: what to do where the best Q is too low; None: nothing.
+        selection: "argmax" of Q is the papers'; "posterior" weighs Q against the prior. Candidates
+            that were drawn below the threshold are not the policy's own, so with them it is argmax.
+        tau: temperature of Q in the posterior, at least 0.
+        prior: source of the prior; votes where a log-likelihood is unknown.
+        explore: seed of a random choice among the candidates, none of which is scored; None:
+            the choice is by Q.
+        greedy_weight: added to the log prior of the greedy reply, where it is drawn first.
+    """
+
+    num_candidates: int
+    sampling: Sampling
+    rise_over: float | None = None
+    until: UntilDecided | None = None
+    max_wait_s: float | None = None
+    compares: bool = False
+    batch: int = DEFAULT_BATCH
+    at_least: int = 1
+    always_score: bool = False
+    fallback: Fallback = "error"
+    too_long: Fallback | None = None
+    threshold: Threshold | None = None
+    selection: SelectionName = "argmax"
+    tau: float = DEFAULT_TAU
+    prior: PriorBy = "votes"
+    explore: int | None = None
+    greedy_weight: float = 0.0
+
+    @property
+    def as_finished(self) -> bool:
+        """True if the step may be decided while candidates are still being drawn."""
+        return self.until is not None or self.max_wait_s is not None
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,6 +101,17 @@ class StepUsage:
     below_threshold: TokenUsage = NOTHING
     cost: float | None = None
 
+    def at_least(self, answered: TokenUsage) -> Self:
+        """The usage with that of the policy's upstreams, of which candidates that nobody took have a part."""
+        return replace(
+            self,
+            prompt_tokens=max(self.prompt_tokens, answered.prompt_tokens),
+            completion_tokens=max(self.completion_tokens, answered.completion_tokens),
+            cached_prompt_tokens=max(self.cached_prompt_tokens, answered.cached_tokens),
+            written_prompt_tokens=max(self.written_prompt_tokens, answered.written_tokens),
+            cost=max((cost for cost in (self.cost, answered.cost) if cost is not None), default=None),
+        )
+
 
 @dataclass(frozen=True, slots=True)
 class StepTimings:
@@ -63,7 +138,7 @@ class Decision:
             without criteria.
         unguided: why there is no guidance though there was a choice; None where there is.
         out_of_domain: the reason is that the state is outside the Q model's domain.
-        draws_saved: candidates that adaptive M did without.
+        draws_saved: candidates of M that were not drawn, or not to their end.
         perturbed: candidates that were drawn under a paraphrase of the task.
         warnings: what was asked for and could not be had.
         window: what the Q model read in place of a history that is too long for it; None if it

@@ -7,14 +7,14 @@ for one request has one deadline.
 
 import asyncio
 from collections import defaultdict
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Coroutine, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 from time import perf_counter
-from typing import Final, Self
+from typing import Any, Final, Self
 
-from qguide.qnet.decision.decide import Guidance, decide
-from qguide.qnet.decision.decision import Decision, StepTimings
+from qguide.qnet.decision.decide import decide
+from qguide.qnet.decision.decision import Decision, Guidance, StepTimings
 from qguide.qnet.decision.perturbation import Paraphraser, PerturbedPolicy, different_texts, find_task
 from qguide.qnet.errors import DeadlineExceededError
 from qguide.qnet.types import (
@@ -28,6 +28,8 @@ from qguide.qnet.types import (
     ScoreResult,
     TaskMarker,
 )
+from qguide.qnet.usage import total_of
+from qguide.qnet.work_context import collect_usage, taken_by
 
 DRAWING: Final = "candidates were still being drawn"
 SCORING: Final = "candidates were still being scored"
@@ -141,6 +143,53 @@ async def guide(
     )
 
 
+class _Draw:
+    """A draw under way, whose candidates are taken as they finish.
+
+    Attributes:
+        answered: usage of the requests of upstreams, also of those whose candidates nobody took.
+    """
+
+    def __init__(self, work: Coroutine[Any, Any, list[Candidate]]) -> None:
+        self._come: list[Candidate] = []
+        self._taken = False
+        self._changed = asyncio.Event()
+        with collect_usage() as self.answered, taken_by(self._take):
+            self._task = asyncio.ensure_future(work)
+        self._task.add_done_callback(lambda _: self._changed.set())
+
+    @property
+    def has_ended(self) -> bool:
+        """True if no more candidates come."""
+        return self._task.done()
+
+    async def further(self, until: float | None) -> list[Candidate]:
+        """Candidates that came since the last call, as soon as there is one; none if the time or the draw has ended."""
+        try:
+            async with asyncio.timeout_at(until):
+                await self._changed.wait()
+        except TimeoutError:
+            return []
+        self._changed.clear()
+        if self._task.done():
+            drawn = self._task.result()
+            self._come += [] if self._taken else drawn  # of a policy that has them all at once
+            self._taken = True
+            self._changed.set()
+        come, self._come = self._come, []
+        return come
+
+    async def give_up(self) -> None:
+        """Cancel what is still being drawn."""
+        self._task.cancel()
+        await asyncio.gather(self._task, return_exceptions=True)
+
+    def _take(self, some: list[Candidate]) -> None:
+        self._come += some
+        self._taken = True
+        self._changed.set()
+
+
 class _Driver:
     """Answers one decision's requests and times each kind.
 
@@ -156,24 +205,35 @@ class _Driver:
         self._scorer = scorer
         self._deadline = deadline
         self._seconds: dict[type, float] = defaultdict(float)
+        self._draws: list[_Draw] = []
+        self._drawn = 0
+        self._until: float | None = None
 
     async def run(self, history: History, guidance: Guidance) -> Decision:
+        if guidance.max_wait_s is not None:
+            self._until = asyncio.get_running_loop().time() + guidance.max_wait_s
         process = decide(history, guidance)
         try:
             request = next(process)
             while True:
                 try:
-                    answer = await self._answer(request)
+                    answer = await self._answer(request, guidance)
                 except Exception as error:
                     request = process.throw(error)  # `decide` may have a fallback for it
                 else:
                     request = process.send(answer)
         except StopIteration as end:
             decision: Decision = end.value
+        finally:
+            for draw in self._draws:
+                await draw.give_up()
         timings = StepTimings(sample_ms=self._seconds[SampleRequest] * 1e3, score_ms=self._seconds[ScoreRequest] * 1e3)
-        return replace(decision, timings=timings)
+        answered = total_of([spent for draw in self._draws for spent in draw.answered])
+        return replace(decision, timings=timings, usage=decision.usage.at_least(answered))
 
-    async def _answer(self, request: SampleRequest | ScoreRequest) -> Sequence[Candidate] | ScoreResult:
+    async def _answer(
+        self, request: SampleRequest | ScoreRequest, guidance: Guidance
+    ) -> Sequence[Candidate] | ScoreResult:
         started = perf_counter()
         try:
             is_score = isinstance(request, ScoreRequest)
@@ -183,6 +243,28 @@ class _Driver:
                 if isinstance(request, ScoreRequest):
                     return await self._scorer.score(request)
                 policy = self._further.get(request.role, self._policy)
+                if guidance.as_finished:
+                    return await self._as_finished(policy, request, guidance)
                 return await policy.sample(request.history, n=request.n, sampling=request.sampling)
         finally:
             self._seconds[type(request)] += perf_counter() - started
+
+    async def _as_finished(self, policy: Policy, request: SampleRequest, guidance: Guidance) -> Sequence[Candidate]:
+        """Candidates that came since the last request; none once the caller's patience has ended."""
+        until = self._until if self._drawn >= guidance.at_least else None
+        if request.role != "act":
+            try:
+                async with asyncio.timeout_at(until):
+                    return await policy.sample(request.history, n=request.n, sampling=request.sampling)
+            except TimeoutError:
+                return []
+        while True:
+            if not self._draws or self._draws[-1].has_ended:
+                if until is not None and asyncio.get_running_loop().time() >= until:
+                    return []
+                self._draws.append(_Draw(policy.sample(request.history, n=request.n, sampling=request.sampling)))
+            draw = self._draws[-1]
+            come = await draw.further(until)
+            self._drawn += len(come)
+            if come or not draw.has_ended:
+                return come

@@ -32,7 +32,7 @@ from qguide.qnet.policies.upstream_dialects import CHAT, Dialect, build_dialect
 from qguide.qnet.policies.upstream_http import UnreachableError, UpstreamHttp, replica_of
 from qguide.qnet.policies.upstream_settings import UpstreamLimits, UpstreamSettings
 from qguide.qnet.types import Candidate, History, Sampling
-from qguide.qnet.work_context import all_of, cache_salt_of, one_group, record_usage
+from qguide.qnet.work_context import all_of, cache_salt_of, one_group, record_usage, taker
 
 _FIRST_WAIT_S = 0.1
 _NO_ROUTE = (404, 405, 501)
@@ -203,15 +203,14 @@ class OpenAICompatiblePolicy:
     async def _draw(self, history: History, n: int, sampling: Sampling) -> list[Candidate]:
         if n == 1:
             return await self._ask(history, 1, sampling)
-        if not self._takes_n:
+        if not self._takes_n or taker():  # in one request the slowest would hold up the others
             return await self._draw_apart(history, _seeded(sampling, range(n)))
         refusal: UpstreamRefusedError | None = None
         try:
             drawn = await self._ask(history, n, sampling)
         except UpstreamRefusedError as error:
-            # It may be `n` that was refused. With any other fault the next one is refused as well.
+            # It may be `n` that was refused. One alone shows it, and is a candidate.
             refusal = error
-            # One alone shows whether `n` was the fault, and is a candidate.
             drawn = await self._ask(history, 1, sampling)
         if len(drawn) == n:
             self._takes_n.succeed()
@@ -280,10 +279,11 @@ class OpenAICompatiblePolicy:
                 with attempt:
                     drawn = await self._ask_taken(body, headers, begun)
         except _CircuitOpenedError:  # before a retry: the request's own failure says more
-            # The circuit opened while it was retried; what failed first is what the caller has to
-            # know.
             raise failures[0] from None
-        return self._dialect.ended(drawn[:n], sampling)
+        drawn = self._dialect.ended(drawn[:n], sampling)
+        if take := taker():
+            take([replace(one, greedy=sampling.temperature == 0) for one in drawn])
+        return drawn
 
     def _wait_before_retry(self, error: Exception) -> bool | float:
         if not isinstance(error, UpstreamError) or not error.retriable:

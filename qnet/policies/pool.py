@@ -13,7 +13,7 @@ from typing import Final, Self
 
 from qguide.qnet.errors import QGuideError
 from qguide.qnet.types import Candidate, History, Policy, Sampling, spent_on
-from qguide.qnet.work_context import all_of
+from qguide.qnet.work_context import all_of, taken_by, taker
 
 MOST_EVIDENCE: Final = 500.0
 """Episodes that a policy's record holds at most: a policy that changes is tried again."""
@@ -110,12 +110,22 @@ class PolicyPool:
     async def _draw(self, name: str, history: History, n: int, sampling: Sampling) -> list[Candidate]:
         if name != self.names[0]:
             sampling = replace(sampling, first_greedy=False)
+        take, taken = taker(), list[Candidate]()
+
+        def take_named(some: list[Candidate]) -> None:
+            taken.extend(some)
+            if take:
+                take([replace(candidate, policy=name) for candidate in some])
+
         try:
-            drawn = await self._policies[name].sample(history, n=n, sampling=sampling)
+            with taken_by(take and take_named):
+                drawn = await self._policies[name].sample(history, n=n, sampling=sampling)
         except QGuideError as error:
             self.failures[name] = error
             return []
         if drawn and not any(candidate.spent for candidate in drawn):
             # A policy in this process; beside an upstream's usage its own must be told, too.
             drawn = [replace(drawn[0], spent=spent_on(drawn)), *drawn[1:]]
+        if take and not taken:
+            take_named(drawn)
         return [replace(candidate, policy=name) for candidate in drawn]

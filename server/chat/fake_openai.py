@@ -52,6 +52,7 @@ class FakeUpstream:
         faults_after: number of requests to serve before the first fault.
         faults_left: number of faults left to inject; None is unlimited.
         delay_s: time that every answer takes.
+        delays_s: time of the first answers, in its place.
         together: number of first requests that are answered only once all of them have arrived.
         asked: bodies of the requests so far, oldest first, but for how they are to be sent.
         streamed: number of requests that asked for a stream.
@@ -69,6 +70,7 @@ class FakeUpstream:
     faults_after: int = 0
     faults_left: int | None = None
     delay_s: float = 0.0
+    delays_s: Sequence[float] = ()
     together: int = 0
     asked: list[Json] = field(default_factory=list)
     streamed: int = 0
@@ -112,6 +114,7 @@ class FakeUpstream:
             asked: the request's body, if it was another.
         """
         given = body if asked is None else asked
+        delay_s = self.delay_s if len(self.asked) >= len(self.delays_s) else self.delays_s[len(self.asked)]
         self.asked.append(without_stream(given))
         self.streamed += bool(given.get("stream"))
         headers = request.headers
@@ -122,7 +125,7 @@ class FakeUpstream:
         self.in_flight += 1
         self.most_in_flight = max(self.most_in_flight, self.in_flight)
         try:
-            await asyncio.sleep(self.delay_s)
+            await asyncio.sleep(delay_s)
             while len(self.asked) < self.together:
                 await asyncio.sleep(_POLL_S)
             return await self._answer(body)

@@ -5,8 +5,7 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from time import perf_counter
 
-from qguide.qnet.decision.decide import Fallback, Guidance
-from qguide.qnet.decision.decision import Decision
+from qguide.qnet.decision.decision import Decision, Fallback, Guidance
 from qguide.qnet.decision.guide import Perturbation, guide
 from qguide.qnet.decision.perturbation import Paraphraser
 from qguide.qnet.errors import InvalidCandidatesError, InvalidRequestError, UnknownModelError
@@ -175,7 +174,9 @@ class GuidedStepService(RequestService):
                 sampling=sampling,
                 rise_over=before if obstacle is None else None,
                 until=until_of(options, q_model) if obstacle is None and explore is None else None,
-                batch=self.settings.adaptive_batch,
+                max_wait_s=options.max_wait_s,
+                compares=q_model.ranks,
+                batch=self.settings.adaptive_batch if adaptive or options.until_decided else num_candidates,
                 at_least=asked.n,
                 always_score=adaptive or obstacle is not None,
                 fallback="first" if obstacle else fallback_of(asked, self.settings),
@@ -280,7 +281,7 @@ class GuidedStepService(RequestService):
             return
         decision, q_model = taken.decision, held.model
         below = decision.below_threshold
-        greedy = plan.guidance.sampling.first_is_greedy
+        greedy = plan.guidance.sampling.first_is_greedy and decision.candidates[0].greedy is not False
         # None where the Q model was not asked, or has no domain.
         known = plan.has_domain and (decision.out_of_domain or decision.q_values is not None)
         offer = Offer(

@@ -5,8 +5,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, Protocol
 
-from qguide.qnet.decision.decide import Fallback
-from qguide.qnet.decision.decision import Decision
+from qguide.qnet.decision.decision import Decision, Fallback
 from qguide.qnet.decision.early_stop import UntilDecided
 from qguide.qnet.decision.guide import Deadline
 from qguide.qnet.decision.history_window import LongHistory
@@ -163,7 +162,7 @@ class SelectionOptions(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class SelectionRule:
-    """Rule for the choice of one request; see `qguide.qnet.decision.decide.Guidance`."""
+    """Rule for the choice of one request; see `qguide.qnet.decision.decision.Guidance`."""
 
     selection: SelectionName
     tau: float
@@ -248,10 +247,12 @@ def until_of(options: StepOptions, q_model: ServedQModel) -> UntilDecided | None
 
     Where the highest Q is not known, any further draw could change the choice by its Q.
     """
-    if not options.until_decided:
+    if not options.until_decided and options.max_wait_s is None:
         return None
     if q_model.only_votes:
         return UntilDecided()
+    if q_model.ranks and not options.until_decided:
+        return None
     if q_model.ranks:
         raise InvalidRequestError(
             f"until_decided compares what was drawn with what may come, but {q_model.id} ranks the "

@@ -222,7 +222,7 @@ class StepAnswer(ScoredBy):
     unguided_reason: str | None = Field(description="why no Q model has chosen")
     prior_by: PriorBy = Field(description="source of the prior")
     tau: float | None = Field(description="temperature of Q in the posterior; null where Q alone chose, or none did")
-    draws_saved: int = Field(description="candidates that `adaptive` or `until_decided` did not need")
+    draws_saved: int = Field(description="candidates that `adaptive`, `until_decided` or `max_wait_s` did without")
     perturbed: int = Field(description="candidates drawn under a paraphrase")
     warnings: list[str] = Field(description="options that could not be applied, and why")
     window: Window | Absent = Field(default=None, description=WINDOW_TEXT, exclude_if=is_none)

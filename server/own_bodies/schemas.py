@@ -5,7 +5,7 @@ from typing import Annotated, Any, Final, Literal, Self, TypeVar
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 
-from qguide.qnet.decision.decide import Fallback
+from qguide.qnet.decision.decision import Fallback
 from qguide.qnet.decision.history_window import LongHistory
 from qguide.qnet.decision.selection import PriorBy, SelectionName
 from qguide.qnet.errors import MalformedHistoryError
@@ -279,6 +279,13 @@ class StepOptions(Body):
         default=False,
         description="draw in small batches, at most num_candidates, and stop once no further draw "
         "can change the choice",
+    )
+    max_wait_s: float | None = Field(
+        default=None,
+        gt=0,
+        allow_inf_nan=False,
+        description="answer after this time with the best of the candidates that have come, at least "
+        "one, or earlier if none of the others could change the choice; null waits for all",
     )
     perturb: bool = Field(default=False, description="draw all candidates but the first from paraphrases of the task")
     task: str | None = Field(

@@ -8,7 +8,7 @@ from typing import Final, Literal, Self
 
 from pydantic import Field, HttpUrl, SecretStr, field_validator, model_validator
 
-from qguide.qnet.decision.decide import Fallback
+from qguide.qnet.decision.decision import Fallback
 from qguide.qnet.decision.history_window import LongHistory
 from qguide.qnet.decision.perturbation import DEFAULT_MAX_TOKENS
 from qguide.qnet.decision.selection import PriorBy, SelectionName

@@ -10,8 +10,8 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
-from qguide.qnet.decision.decide import Guidance, decide
-from qguide.qnet.decision.decision import Decision
+from qguide.qnet.decision.decide import decide
+from qguide.qnet.decision.decision import Decision, Guidance
 from qguide.qnet.errors import HistoryTooLongError
 from qguide.qnet.types import Candidate, DrawRole, History, Message, SampleRequest, Sampling
 from qguide.training.environment import Environment, StepResult, take

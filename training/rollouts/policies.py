@@ -4,8 +4,8 @@ from collections.abc import Generator, Sequence
 from dataclasses import replace
 from typing import Any, TypeVar
 
-from qguide.qnet.decision.decide import Guidance, decide
-from qguide.qnet.decision.decision import Decision
+from qguide.qnet.decision.decide import decide
+from qguide.qnet.decision.decision import Decision, Guidance
 from qguide.qnet.types import BatchPolicy, Candidate, SampleRequest
 from qguide.training.rollouts.hosted import HostedPolicy
 from qguide.training.rollouts.rollout import RolloutRequest, RolloutTask, answered_by

@@ -31,6 +31,8 @@ export type ActOptions = ModelOptions & {
      * @default false
      */
     until_decided?: boolean;
+    /** @description answer after this time with the best of the candidates that have come, at least one, or earlier if none of the others could change the choice; null waits for all */
+    max_wait_s?: number | null;
     /**
      * @description draw all candidates but the first from paraphrases of the task
      * @default false
@@ -235,7 +237,7 @@ export interface ChatGuidance {
     prior_by: "votes" | "likelihood" | "likelihood-per-token";
     /** @description temperature of Q in the posterior; null where Q alone chose, or none did */
     tau: number | null;
-    /** @description candidates that `adaptive` or `until_decided` did not need */
+    /** @description candidates that `adaptive`, `until_decided` or `max_wait_s` did without */
     draws_saved: number;
     /** @description candidates drawn under a paraphrase */
     perturbed: number;
@@ -359,7 +361,7 @@ export interface Decision {
     prior_by: "votes" | "likelihood" | "likelihood-per-token";
     /** @description temperature of Q in the posterior; null where Q alone chose, or none did */
     tau: number | null;
-    /** @description candidates that `adaptive` or `until_decided` did not need */
+    /** @description candidates that `adaptive`, `until_decided` or `max_wait_s` did without */
     draws_saved: number;
     /** @description candidates drawn under a paraphrase */
     perturbed: number;
@@ -428,6 +430,8 @@ export interface GuidanceOptions {
      * @default false
      */
     until_decided?: boolean;
+    /** @description answer after this time with the best of the candidates that have come, at least one, or earlier if none of the others could change the choice; null waits for all */
+    max_wait_s?: number | null;
     /**
      * @description draw all candidates but the first from paraphrases of the task
      * @default false

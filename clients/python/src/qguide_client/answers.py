@@ -367,7 +367,7 @@ class ChatGuidance(Answer):
     tau: float | None
     """temperature of Q in the posterior; null where Q alone chose, or none did"""
     draws_saved: int = 0
-    """candidates that `adaptive` or `until_decided` did not need"""
+    """candidates that `adaptive`, `until_decided` or `max_wait_s` did without"""
     perturbed: int = 0
     """candidates drawn under a paraphrase"""
     warnings: tuple[str, ...] = ()
@@ -581,7 +581,7 @@ class Decision(Answer):
     tau: float | None
     """temperature of Q in the posterior; null where Q alone chose, or none did"""
     draws_saved: int = 0
-    """candidates that `adaptive` or `until_decided` did not need"""
+    """candidates that `adaptive`, `until_decided` or `max_wait_s` did without"""
     perturbed: int = 0
     """candidates drawn under a paraphrase"""
     warnings: tuple[str, ...] = ()

@@ -191,6 +191,11 @@ class ActOptions(ModelOptions, total=False):
     draw in small batches, at most num_candidates, and stop once no further draw can change the
     choice
     """
+    max_wait_s: float | None
+    """
+    answer after this time with the best of the candidates that have come, at least one, or
+    earlier if none of the others could change the choice; null waits for all
+    """
     perturb: bool
     """draw all candidates but the first from paraphrases of the task"""
     task: str | None
@@ -299,6 +304,11 @@ class GuidanceOptions(TypedDict, total=False):
     """
     draw in small batches, at most num_candidates, and stop once no further draw can change the
     choice
+    """
+    max_wait_s: float | None
+    """
+    answer after this time with the best of the candidates that have come, at least one, or
+    earlier if none of the others could change the choice; null waits for all
     """
     perturb: bool
     """draw all candidates but the first from paraphrases of the task"""

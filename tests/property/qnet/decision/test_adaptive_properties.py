@@ -6,8 +6,7 @@ from collections.abc import Sequence
 from hypothesis import given
 from hypothesis import strategies as st
 
-from qguide.qnet.decision.decide import Guidance
-from qguide.qnet.decision.decision import Decision
+from qguide.qnet.decision.decision import Decision, Guidance
 from qguide.qnet.decision.guide import guide
 from qguide.qnet.types import Candidate, History, Message, Sampling, ScoreRequest, ScoreResult
 

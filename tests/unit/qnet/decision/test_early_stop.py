@@ -7,7 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from qguide.qnet.decision.decide import Guidance, decide
+from qguide.qnet.decision.decide import decide
+from qguide.qnet.decision.decision import Guidance
 from qguide.qnet.decision.early_stop import UntilDecided, is_decided
 from qguide.qnet.decision.selection import prior_of, select
 from qguide.qnet.types import Candidate, Message, SampleRequest, Sampling, ScoreRequest, ScoreResult

@@ -7,8 +7,7 @@ from typing import Any
 
 import pytest
 
-from qguide.qnet.decision.decide import Guidance
-from qguide.qnet.decision.decision import Decision
+from qguide.qnet.decision.decision import Decision, Guidance
 from qguide.qnet.decision.guide import NO_DEADLINE, Deadline, guide
 from qguide.qnet.device.device_thread import DeviceThread
 from qguide.qnet.device.scoring_worker import ScoringWorker

@@ -6,8 +6,7 @@ from typing import Any
 
 import pytest
 
-from qguide.qnet.decision.decide import Guidance
-from qguide.qnet.decision.decision import Decision
+from qguide.qnet.decision.decision import Decision, Guidance
 from qguide.qnet.decision.guide import NO_DEADLINE, Perturbation, guide
 from qguide.qnet.decision.perturbation import MAX_TASK_CHARACTERS, Paraphraser, Paraphrases, find_task
 from qguide.qnet.errors import (

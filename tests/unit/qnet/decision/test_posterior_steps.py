@@ -5,8 +5,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from qguide.qnet.decision.decide import Guidance
-from qguide.qnet.decision.decision import Decision
+from qguide.qnet.decision.decision import Decision, Guidance
 from qguide.qnet.decision.guide import guide
 from qguide.qnet.decision.threshold import Threshold
 from qguide.qnet.errors import ScorerUnavailableError

@@ -6,8 +6,7 @@ from typing import Any
 
 import pytest
 
-from qguide.qnet.decision.decide import Guidance
-from qguide.qnet.decision.decision import Decision
+from qguide.qnet.decision.decision import Decision, Guidance
 from qguide.qnet.decision.guide import guide
 from qguide.qnet.decision.threshold import Threshold, noted_proposals, with_note
 from qguide.qnet.errors import ScorerUnavailableError, UpstreamError

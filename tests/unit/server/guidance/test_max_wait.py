@@ -1,0 +1,168 @@
+"""Steps that are decided while candidates are still being drawn, and those that the caller ends."""
+
+import asyncio
+import time
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+
+from qguide.qnet.decision.decision import Decision, Guidance
+from qguide.qnet.decision.early_stop import UntilDecided
+from qguide.qnet.decision.guide import guide
+from qguide.qnet.policies.pool import PolicyPool
+from qguide.qnet.policies.scripted import ScriptedPolicy
+from qguide.qnet.types import Candidate, History, Message, Policy, Sampling, ScoreRequest, ScoreResult
+from qguide.qnet.usage import TokenUsage
+from qguide.qnet.work_context import record_usage, taker
+from qguide.server.chat.fake_openai import FakeUpstream
+from qguide.server.settings.remote_models import Upstream
+from tests.unit.server.conftest import FAKES, Serve
+
+TASK = (Message("user", "Go."),)
+CHAT = [{"role": "user", "content": "Your task is to: take the mug."}]
+SLOW_S = 20.0
+NEVER = 60.0
+
+
+class Uneven:
+    """Hands over each candidate after its own time, the first of them greedy if that is asked for."""
+
+    name = "uneven"
+
+    def __init__(self, *drawn: tuple[str, float]) -> None:
+        self.drawn = drawn
+        self.given_up: list[str] = []
+
+    async def sample(self, history: History, *, n: int, sampling: Sampling) -> list[Candidate]:
+        """Draw all at once."""
+        greedy = [sampling.first_greedy and not k for k in range(n)]
+        return list(await asyncio.gather(*map(self._one, self.drawn[:n], greedy)))
+
+    async def _one(self, drawn: tuple[str, float], greedy: bool) -> Candidate:
+        text, seconds = drawn
+        spent = TokenUsage(10, 1)
+        try:
+            await asyncio.sleep(seconds)
+        except asyncio.CancelledError:
+            self.given_up.append(text)
+            raise
+        record_usage(spent)
+        candidate = Candidate(Message("assistant", text), 1, spent=spent, greedy=greedy)
+        if take := taker():
+            take([candidate])
+        return candidate
+
+
+class Lengths:
+    """Q is a text's length in tenths; remembers what was scored at a time."""
+
+    name = "lengths"
+
+    def __init__(self) -> None:
+        self.scored: list[list[str]] = []
+
+    async def score(self, request: ScoreRequest) -> ScoreResult:
+        """Score at once."""
+        self.scored.append([candidate.text for candidate in request.candidates])
+        return ScoreResult(tuple(len(one.text) / 10 for one in request.candidates), 1)
+
+
+async def taken(policy: Policy, n: int, scorer: Lengths | None = None, **how: Any) -> Decision:
+    sampling = how.pop("sampling", Sampling())
+    batch = how.pop("batch", n)
+    guidance = Guidance(num_candidates=n, sampling=sampling, batch=batch, **how)
+    return await guide(TASK, policy, scorer or Lengths(), guidance)
+
+
+def texts(decision: Decision) -> list[str]:
+    return [candidate.message.text for candidate in decision.candidates]
+
+
+async def test_candidates_are_scored_while_others_are_drawn_and_the_rest_is_given_up() -> None:
+    policy, scorer = Uneven(("a", 0.0), ("bbb", 0.05), ("cc", 0.1), ("dddd", NEVER)), Lengths()
+    decision = await taken(policy, 4, scorer, max_wait_s=0.5)
+    assert scorer.scored == [["a", "bbb"], ["cc"]]  # the first alone needs no Q
+    assert (decision.action.text, texts(decision)) == ("bbb", ["a", "bbb", "cc"])
+    assert (decision.draws_saved, policy.given_up) == (1, ["dddd"])
+    assert decision.warnings == ("3 of 4 candidates came within max_wait_s (0.5 s)",)
+    assert (decision.usage.prompt_tokens, decision.usage.completion_tokens) == (30, 3)
+
+
+async def test_a_step_waits_for_its_first_candidate_and_for_as_many_as_are_answered() -> None:
+    policy = Uneven(("a", 0.2), ("bb", 0.3), ("ccc", NEVER))
+    assert texts(await taken(policy, 3, max_wait_s=0.01)) == ["a"]
+    assert texts(await taken(policy, 3, max_wait_s=0.01, at_least=2)) == ["a", "bb"]
+
+
+async def test_the_answer_leaves_once_none_of_the_rest_can_win() -> None:
+    policy = Uneven(("a" * 10, 0.0), ("b", NEVER), ("c", NEVER))
+    decision = await taken(policy, 3, until=UntilDecided(highest_q=1.0), max_wait_s=NEVER / 2)
+    assert (texts(decision), decision.draws_saved, decision.warnings) == (["a" * 10], 2, ())
+    votes = Uneven(("a", 0.0), ("a", 0.0), ("b", NEVER))
+    assert texts(await taken(votes, 3, until=UntilDecided(), compares=True)) == ["a", "a"]
+
+
+async def test_what_ranks_its_candidates_reads_them_together() -> None:
+    scorer = Lengths()
+    await taken(Uneven(("a", 0.0), ("bb", 0.05), ("ccc", 0.1)), 3, scorer, max_wait_s=NEVER, compares=True)
+    assert scorer.scored == [["a", "bb", "ccc"]]
+
+
+async def test_the_greedy_reply_stands_first_whenever_it_comes() -> None:
+    how: dict[str, Any] = {"sampling": Sampling(first_greedy=True), "greedy_weight": 1.0}
+    late = await taken(Uneven(("greedy", 0.1), ("a", 0.0)), 2, **how, max_wait_s=NEVER)
+    assert (texts(late), late.shares[0] > late.shares[1]) == (["greedy", "a"], True)
+    without = await taken(Uneven(("greedy", NEVER), ("a", 0.0), ("b", 0.0)), 3, **how, max_wait_s=0.2)
+    assert (texts(without), without.shares) == (["a", "b"], (0.5, 0.5))
+
+
+async def test_batches_go_on_until_the_time_is_up() -> None:
+    policy = Uneven(("a", 0.1), ("bb", 0.1))
+    decision = await taken(policy, 6, until=UntilDecided(highest_q=1.0), batch=2, max_wait_s=0.25)
+    assert 2 <= len(decision.candidates) < 6
+
+
+async def test_policies_with_and_without_candidates_that_come_one_by_one_draw_together() -> None:
+    pool = PolicyPool([("fast", ScriptedPolicy(["x"]), 1), ("uneven", Uneven(("aa", 0.0), ("bbb", NEVER)), 2)])
+    decision = await taken(pool, 3, max_wait_s=0.3)
+    assert sorted((one.policy, one.message.text) for one in decision.candidates) == [("fast", "x"), ("uneven", "aa")]
+
+
+ASKED: Sequence[tuple[str, Any]] = (
+    ("/v1/act", {"messages": CHAT, "num_candidates": 5}),
+    ("/v1/chat/completions", {"model": "demo", "messages": CHAT}),
+    ("/v1/messages", {"model": "demo", "messages": CHAT, "max_tokens": 99}),
+    ("/v1/responses", {"model": "demo", "input": "Go."}),
+    ("/v1beta/models/demo:generateContent", {"contents": [{"parts": [{"text": "Go."}]}]}),
+    ("/api/chat", {"model": "demo", "messages": CHAT, "stream": False}),
+)
+
+
+@pytest.mark.parametrize(("path", "body"), ASKED)
+@pytest.mark.parametrize("n", ["one_request", "parallel"])
+def test_a_slow_candidate_holds_up_no_dialect(
+    serve: Serve, address: tuple[FakeUpstream, str], upstream: FakeUpstream, path: str, body: Any, n: str
+) -> None:
+    upstream.delays_s = (0.0, 0.0, SLOW_S)
+    served = Upstream.model_validate({"url": address[1], "model": "fake-1", "n": n})
+    client = serve(FAKES.model_copy(update={"upstreams": {"demo": served}, "policy": "demo"}))
+    how = {} if path == "/v1/act" else {"X-QGuide-Num-Candidates": "5"}
+    began = time.monotonic()
+    answer = client.post(path, json={**body, **({"max_wait_s": 1} if not how else {})}, headers=_waits(how))
+    assert (answer.status_code, time.monotonic() - began < SLOW_S / 2) == (200, True)
+    told = answer.json()
+    told = told if path == "/v1/act" else told["qguide"]
+    assert (told["draws_saved"], len(upstream.asked)) == (1, 5)
+    assert told["warnings"][-1] == "4 of 5 candidates came within max_wait_s (1 s)"
+
+
+def _waits(how: dict[str, str]) -> dict[str, str]:
+    return how and {**how, "X-QGuide-Max-Wait-S": "1"}
+
+
+@pytest.mark.parametrize("wait_s", [0, -1, "soon", "inf"])
+def test_a_time_that_is_none_is_refused(serve: Serve, wait_s: object) -> None:
+    client = serve()
+    answer = client.post("/v1/act", json={"messages": CHAT, "max_wait_s": wait_s})
+    assert (answer.status_code, "max_wait_s" in answer.text) == (422, True)
