@@ -17,6 +17,7 @@ from typing import Annotated, Any, Final, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, FiniteFloat, NonNegativeInt, model_validator
 
+from qguide.qnet.trial_statistics import ALPHA
 from qguide.qnet.types import ActionOutcome, Message, Role, ThresholdAction, ToolCall
 
 ROOT_ID: Final = 0
@@ -357,6 +358,10 @@ class OfferRow(Row):
         trial: number of the trial in which the episode was begun; 0 before the first.
         trial_share: probability with which it was guided; 0 outside trials and guidance.
         challenger: it was guided by a newer version, which was tried against the present one.
+        group: the key, or "+" and the name of the keys, whose episodes are learned from together;
+            "" without learning or without keys.
+        alpha: of the server's trials (`QGUIDE_LEARN_ALPHA`).
+        at: Unix time in seconds at which the episode was recorded; None in rows of before.
         propensity: probability of `chosen` among these candidates, given whether the step explored
             at random; None without learning.
     """
@@ -387,4 +392,7 @@ class OfferRow(Row):
     trial: NonNegativeInt = _omitted(0)
     trial_share: Annotated[FiniteFloat, Field(ge=0, le=1)] = _omitted(0.0)
     challenger: bool = _omitted(False)
+    group: str = _omitted("")
+    alpha: Annotated[FiniteFloat, Field(gt=0, lt=1)] = _omitted(ALPHA)
+    at: FiniteFloat | None = _omitted(None)
     propensity: Annotated[FiniteFloat, Field(ge=0, le=1)] | None = _omitted(None)

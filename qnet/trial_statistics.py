@@ -21,6 +21,8 @@ import math
 from dataclasses import dataclass, field
 from typing import Final
 
+ALPHA: Final = 0.05
+"""Probability that a Q model that does not help ever guides, where the operator names no other."""
 _GRID: Final = 80
 """Steps of .025 from -1 to 1."""
 _HORIZON: Final = 60

@@ -4,6 +4,8 @@ from typing import Self
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from qguide.qnet.trial_statistics import ALPHA
+
 
 class _State(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -19,6 +21,8 @@ class Arm(_State):
         prompt: hash of its system prompt and tools.
         challenge: number of the challenge in which it was begun; 0: none.
         challenger: the version that is tried against the present one guides it.
+        group: whose episodes learn together; "" on a server without keys.
+        alpha: probability that a Q model that does not help ever guides.
     """
 
     trial: int
@@ -27,6 +31,8 @@ class Arm(_State):
     prompt: str = ""
     challenge: int = Field(default=0, exclude_if=lambda number: not number)
     challenger: bool = Field(default=False, exclude_if=lambda newer: not newer)
+    group: str = Field(default="", exclude_if=lambda name: not name)
+    alpha: float = Field(default=ALPHA, exclude_if=lambda alpha: alpha == ALPHA)
 
 
 class Shadowed(_State):

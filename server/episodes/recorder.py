@@ -10,6 +10,7 @@ process writes its own files, so several processes can share a folder.
 import asyncio
 import json
 import os
+import time
 import uuid
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
@@ -209,4 +210,4 @@ def _rows_of(
     redact = redacted.__getitem__
     acted = took_actions(transcript, outcome)
     tree = tree_row(transcript, outcome, redact, recorded_as=recorded_as) if acted else None
-    return tree, list(offer_rows(transcript, outcome, redact, recorded_as=recorded_as))
+    return tree, list(offer_rows(transcript, outcome, redact, recorded_as=recorded_as, at=time.time()))

@@ -19,6 +19,7 @@ from qguide.qnet.decision.selection import EXPLORED
 from qguide.qnet.effects import message_key
 from qguide.qnet.openai_messages import PART_END
 from qguide.qnet.records import EARNED, JUDGED, DrawnRow, MessageRow, NodeRow, OfferedRow, OfferRow, TreeRow, rows_of
+from qguide.qnet.trial_statistics import ALPHA
 from qguide.qnet.types import INSTRUCTING, Message
 from qguide.server.episodes.state import Offer, Outcome
 from qguide.server.episodes.transcript import Transcript
@@ -162,8 +163,15 @@ def _with_judged(
     return tuple(nodes), columns
 
 
-def offer_rows(episode: Transcript, outcome: Outcome, redact: Redact, *, recorded_as: str = "") -> Iterator[OfferRow]:
-    """The candidates of each step, with the reward of the episode."""
+def offer_rows(
+    episode: Transcript, outcome: Outcome, redact: Redact, *, recorded_as: str = "", at: float | None = None
+) -> Iterator[OfferRow]:
+    """The candidates of each step, with the reward of the episode.
+
+    Args:
+        recorded_as: id of the episode.
+        at: Unix time in seconds at which it is recorded.
+    """
     system, opening = _opening(episode, redact)
     task = task_id(system, PART_END.join(message.text for message in opening))
     steps = _steps(episode, outcome, redact)
@@ -207,6 +215,9 @@ def offer_rows(episode: Transcript, outcome: Outcome, redact: Redact, *, recorde
             trial=offer.arm.trial if offer.arm else 0,
             trial_share=offer.arm.share if offer.arm else 0.0,
             challenger=offer.arm.challenger if offer.arm else False,
+            group=offer.arm.group if offer.arm else "",
+            alpha=offer.arm.alpha if offer.arm else ALPHA,
+            at=at,
             arm="" if offer.arm is None else "guided" if offer.arm.guided else "unguided",
             propensity=offer.propensity,
         )

@@ -3,7 +3,7 @@
 from dataclasses import dataclass, field
 from typing import Literal, Self
 
-from qguide.qnet.trial_statistics import level_of
+from qguide.qnet.trial_statistics import ALPHA, level_of
 from qguide.server.settings.learning import LearningSettings
 
 Period = Literal["hour", "day"]
@@ -59,7 +59,7 @@ class Rules:
     every: int = 25
     exploration: float = 0.1
     control: float = 0.1
-    alpha: float = 0.05
+    alpha: float = ALPHA
     most_in_trial: int = 300
     most_in_challenge: int = 100
     patience: float = 100.0

@@ -178,6 +178,8 @@ def arm_of(seat: Seat, place: str, prompt: str) -> Arm:
         prompt=prompt,
         challenge=challenge,
         challenger=newer,
+        group="" if seat.group.name == KEYLESS else seat.group.name,
+        alpha=seat.group.progress.rules.alpha,
     )
 
 

@@ -5,6 +5,8 @@ from typing import Annotated, Literal
 from pydantic import Field, HttpUrl, SecretStr
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
+from qguide.qnet.trial_statistics import ALPHA
+
 KeyGroup = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$")]
 
 
@@ -41,7 +43,7 @@ class LearningSettings(BaseSettings):
     learn_every: int = Field(default=25, ge=1)
     learn_exploration: float = Field(default=0.1, ge=0, le=1)
     learn_control: float = Field(default=0.1, gt=0, lt=1)
-    learn_alpha: float = Field(default=0.05, gt=0, lt=1)
+    learn_alpha: float = Field(default=ALPHA, gt=0, lt=1)
     learn_groups: dict[str, KeyGroup] = Field(default_factory=dict)
     learn_silence_s: float = Field(default=3600.0, gt=0)
     learn_cpu_s: int = Field(default=300, ge=1)

@@ -8,7 +8,8 @@ the guidance after it, went on.
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from math import ceil
-from typing import Final
+from operator import attrgetter
+from typing import Final, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -220,20 +221,16 @@ def _sentence(
     )
 
 
-_ALPHA: Final = 0.05
-"""The default of QGUIDE_LEARN_ALPHA."""
-
-
 @dataclass(slots=True)
 class _Arm:
     episodes: int = 0
     outcomes: float = 0.0
     tokens: int = 0
 
-    def add(self, outcome: float, rows: Sequence[OfferRow]) -> None:
+    def add(self, outcome: float, tokens: int) -> None:
         self.episodes += 1
         self.outcomes += outcome
-        self.tokens += sum(row.completion_tokens or 0 for row in rows)
+        self.tokens += tokens
 
     @property
     def figures(self) -> TrialArm:
@@ -241,40 +238,54 @@ class _Arm:
         return TrialArm(episodes=self.episodes, mean=self.outcomes / count, tokens=self.tokens / count)
 
 
-@dataclass(slots=True)
-class _Trial:
-    compared: DifferenceSequence
-    guided: _Arm = field(default_factory=_Arm)
-    unguided: _Arm = field(default_factory=_Arm)
+class _Tried(NamedTuple):
+    """An episode of a trial."""
+
+    at: float
+    outcome: float
+    guided: bool
+    share: float
+    alpha: float
+    tokens: int
 
 
 @dataclass(slots=True)
 class Trials:
-    """Episodes of each trial; those of a challenger are not among them."""
+    """Episodes of each trial of each group; those of a challenger are not among them."""
 
-    _trials: dict[int, _Trial] = field(default_factory=dict)
+    _tried: dict[tuple[str, int], list[_Tried]] = field(default_factory=dict)
 
     def add(self, rows: Sequence[OfferRow]) -> None:
         """Count one episode."""
         first = rows[0]
         if not (first.arm and first.trial and 0 < first.trial_share < 1) or first.challenger:
             return
-        if first.trial not in self._trials:
-            level = level_of(first.trial, alpha=_ALPHA)
-            self._trials[first.trial] = _Trial(DifferenceSequence(alpha=level))
-        trial, guided = self._trials[first.trial], first.arm == "guided"
-        outcome = min(max(rows[-1].outcome_reward, 0.0), 1.0)
-        trial.compared.add(outcome, guided=guided, share=first.trial_share)
-        (trial.guided if guided else trial.unguided).add(outcome, rows)
+        one = _Tried(
+            at=first.at or 0.0,
+            outcome=min(max(rows[-1].outcome_reward, 0.0), 1.0),
+            guided=first.arm == "guided",
+            share=first.trial_share,
+            alpha=first.alpha,
+            tokens=sum(row.completion_tokens or 0 for row in rows),
+        )
+        self._tried.setdefault((first.group, first.trial), []).append(one)
 
     def figures(self) -> Iterator[TrialFigures]:
-        """Figures of each trial, the earliest first."""
-        for number, trial in sorted(self._trials.items()):
-            interval = trial.compared.interval
+        """Figures of each trial, the earliest of a group first."""
+        for (group, number), episodes in sorted(self._tried.items()):
+            compared = DifferenceSequence(alpha=level_of(number, alpha=episodes[-1].alpha))
+            arms = _Arm(), _Arm()
+            # Replicas write files of their own, and the interval depends on the order.
+            for one in sorted(episodes, key=attrgetter("at")):
+                compared.add(one.outcome, guided=one.guided, share=one.share)
+                arms[one.guided].add(one.outcome, one.tokens)
+            unguided, guided = arms
+            interval = compared.interval
             yield TrialFigures(
+                group=group,
                 trial=number,
-                guided=trial.guided.figures,
-                unguided=trial.unguided.figures,
+                guided=guided.figures,
+                unguided=unguided.figures,
                 low=interval.low,
                 difference=interval.estimate,
                 high=interval.high,

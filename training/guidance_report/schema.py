@@ -293,16 +293,23 @@ class TrialFigures(Row):
     """A trial of a server that learns, and the guidance after it, as GET /v1/learning tells them.
 
     Attributes:
+        group: the key, or "+" and the name of the keys, that learned together; "" without keys.
         low, difference, high: guided minus unguided mean outcome, each episode weighed by 1 / the
             probability of its arm, and the confidence sequence's interval.
     """
 
+    group: str = ""
     trial: int
     guided: TrialArm
     unguided: TrialArm
     low: float
     difference: float
     high: float
+
+    @property
+    def name(self) -> str:
+        """Number of the trial, and the group."""
+        return f"{self.trial} of {self.group}" if self.group else str(self.trial)
 
     @property
     def extra_tokens(self) -> float:

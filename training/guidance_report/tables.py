@@ -68,7 +68,7 @@ _RELIABILITY: Final[Columns] = (
     ("steps", "{0.steps:count}"),
 )
 _TRIALS: Final[Columns] = (
-    ("trial", "{0.trial}"),
+    ("trial", "{0.name}"),
     ("guided episodes", "{0.guided.episodes:count}"),
     ("outcome", "{0.guided.mean:number}"),
     ("unguided episodes", "{0.unguided.episodes:count}"),

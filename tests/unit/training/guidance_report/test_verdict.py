@@ -71,6 +71,25 @@ def test_guided_episodes_alone_give_no_verdict(tmp_path: Path) -> None:
     assert report_of(tmp_path, episodes(GUIDED, 0.9)).verdict.startswith("no verdict: ")
 
 
+def test_trials_are_told_by_group_in_the_order_of_time_and_at_the_level_of_the_server(tmp_path: Path) -> None:
+    def trial(outcomes: list[float], **more: Any) -> list[OfferRow]:
+        arms = ("guided", "unguided")
+        return [
+            offer(outcome=outcome, arm=arms[n % 2], trial=1, trial_share=0.5, at=float(n), episode=f"e{n}", **more)
+            for n, outcome in enumerate(outcomes)
+        ]
+
+    rose = [1.0, 0.0] * 30 + [1.0, 1.0] * 10
+    rows = trial(rose, group="ada"), trial(rose, group="bob", alpha=0.5), trial(rose[::-1], group="cat")
+    ada, bob, cat = report_of(tmp_path, *map(iter, rows)).trials
+    assert [one.name for one in (ada, bob, cat)] == ["1 of ada", "1 of bob", "1 of cat"]
+    assert (ada.guided, ada.unguided) == (bob.guided, bob.unguided)
+    assert (ada.low, ada.high) not in [(bob.low, bob.high), (cat.low, cat.high)]
+
+    mixed = [row for pair in zip(rows[0][40:], rows[0][:40], strict=True) for row in pair]
+    assert report_of(tmp_path, iter(mixed)).trials == (ada,)
+
+
 def test_steps_at_which_no_q_chose_are_counted(tmp_path: Path) -> None:
     inside = episodes(GUIDED, 0.9, count=30, reason="highest_q")
     outside = episodes("shop@v2", 0.9, count=10, reason="fallback", q_values=(None, None))
