@@ -5,10 +5,8 @@ A checkpoint is a directory with `model.safetensors`, `config.json`, the tokeniz
 code. A policy may also be any Hugging Face causal LM folder without a manifest.
 """
 
-import json
 from collections.abc import Sequence
 from dataclasses import dataclass
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +27,7 @@ from qguide.qnet.models.ensemble import member_folders
 from qguide.qnet.models.hub import model_folder, short_name
 from qguide.qnet.models.implicit_q import ImplicitQ
 from qguide.qnet.models.loading import broken_refused, load_fitting_renderer, require_fit
-from qguide.qnet.models.manifest import MANIFEST, Kind, Manifest, read_manifest, require_read_at, sha256_of
+from qguide.qnet.models.manifest import MANIFEST, Kind, Manifest, read_manifest, require_read_at, write_manifest
 from qguide.qnet.models.qnet import QNet, qnet_of
 from qguide.qnet.models.text_model import CausalLM
 from qguide.qnet.rendering.renderer import Renderer
@@ -106,17 +104,8 @@ def save_checkpoint(
         domain.save(directory)
     model.save_pretrained(directory)
     tokenizer.save_pretrained(directory)
-    written = sorted(p for p in directory.iterdir() if p.is_file() and p.name != MANIFEST)
-    complete = manifest.model_copy(
-        update={
-            "files": {path.name: sha256_of(path) for path in written},
-            "versions": {name: version(name) for name in ("torch", "transformers")},
-            "thinking": Renderer(tokenizer).traits.thinking,
-        }
-    )
-    text = json.dumps(complete.model_dump(mode="json"), indent=2)
-    (directory / MANIFEST).write_text(text + "\n")
-    return complete
+    manifest = manifest.model_copy(update={"thinking": Renderer(tokenizer).traits.thinking})
+    return write_manifest(directory, manifest, packages=("torch", "transformers"))
 
 
 def load_policy(directory: Path, *, dtype: torch.dtype = torch.float32, device: str = "cpu") -> LoadedPolicy:

@@ -8,13 +8,12 @@ manifest with the hashes of all these files.
 import json
 import shutil
 from collections.abc import Sequence
-from importlib.metadata import version
 from itertools import count, takewhile
 from pathlib import Path
 
 from qguide.qnet.errors import CheckpointError
 from qguide.qnet.models.hub import model_folder
-from qguide.qnet.models.manifest import MANIFEST, Manifest, read_manifest, sha256_of
+from qguide.qnet.models.manifest import MANIFEST, Manifest, read_manifest, write_manifest
 
 CONFIG = "config.json"
 
@@ -46,8 +45,7 @@ def save_ensemble(directory: Path, members: Sequence[Path], *, name: str) -> Man
         for file in (MANIFEST, *manifest.files):
             shutil.copyfile(model_folder(member) / file, folder / file)
     (unfinished / CONFIG).write_text(json.dumps({"members": len(members)}) + "\n")
-    complete = _manifest_of(unfinished, manifests, name)
-    (unfinished / MANIFEST).write_text(complete.model_dump_json(indent=2) + "\n")
+    complete = write_manifest(unfinished, _manifest_of(manifests, name), packages=("torch", "transformers"))
     unfinished.rename(directory)
     return complete
 
@@ -72,11 +70,10 @@ def _require_alike(members: Sequence[Path], manifests: Sequence[Manifest]) -> No
                 )
 
 
-def _manifest_of(directory: Path, members: Sequence[Manifest], name: str) -> Manifest:
+def _manifest_of(members: Sequence[Manifest], name: str) -> Manifest:
     first = members[0]
     ranges = [member.label_range for member in members if member.label_range]
     lows, highs = zip(*ranges, strict=True) if ranges else ((), ())
-    files = sorted(p for p in directory.rglob("*") if p.is_file())
     same_environment = all(member.environment == first.environment for member in members)
     return Manifest(
         kind="ensemble",
@@ -85,6 +82,4 @@ def _manifest_of(directory: Path, members: Sequence[Manifest], name: str) -> Man
         read_at=first.read_at,
         target=first.target,
         label_range=(min(lows), max(highs)) if ranges else None,
-        versions={package: version(package) for package in ("torch", "transformers")},
-        files={file.relative_to(directory).as_posix(): sha256_of(file) for file in files},
     )

@@ -7,9 +7,7 @@ has neither a tokenizer nor a trunk, and reading it needs no torch. Beside the w
 the words of states that it reads, and quantiles of the numbers that were read after a word.
 """
 
-import json
 from dataclasses import dataclass
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any, Final
 
@@ -20,10 +18,10 @@ from safetensors import SafetensorError
 from safetensors.numpy import load_file, save_file
 
 from qguide.qnet.errors import CheckpointError, OutdatedFeaturesError
-from qguide.qnet.features.domain import DOMAIN, Domain
+from qguide.qnet.features.domain import Domain
 from qguide.qnet.features.hashing import QUANTILES, Hasher, Sizes, Sparse
 from qguide.qnet.features.state_action import FEATURES_VERSION, State, candidate_features, state_features, state_of
-from qguide.qnet.models.manifest import MANIFEST, Manifest, read_manifest, sha256_of
+from qguide.qnet.models.manifest import Manifest, read_manifest, write_manifest
 from qguide.qnet.types import History, Message
 
 CONFIG: Final = "config.json"
@@ -94,15 +92,7 @@ def save_feature_q(directory: Path, model: FeatureQ, manifest: Manifest, *, doma
     domain.save(directory)
     save_file(_tensors(model), directory / WEIGHTS)
     (directory / CONFIG).write_text(model.config.model_dump_json(indent=2) + "\n")
-    complete = manifest.model_copy(
-        update={
-            "files": {name: sha256_of(directory / name) for name in (CONFIG, DOMAIN, WEIGHTS)},
-            "versions": {"numpy": version("numpy")},
-        }
-    )
-    text = json.dumps(complete.model_dump(mode="json"), indent=2)
-    (directory / MANIFEST).write_text(text + "\n")
-    return complete
+    return write_manifest(directory, manifest, packages=("numpy",))
 
 
 def load_feature_q(directory: Path) -> tuple[FeatureQ, Manifest]:

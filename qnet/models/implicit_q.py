@@ -14,7 +14,7 @@ from torch import Tensor
 from transformers import AutoConfig, AutoModelForCausalLM, PretrainedConfig, PreTrainedModel
 
 from qguide.qnet.errors import CheckpointError
-from qguide.qnet.models.qnet_config import nested_config
+from qguide.qnet.models.qnet_config import fields_of, nested_config
 from qguide.qnet.models.text_model import load_causal_lm
 
 PAPER_BETA = 0.1
@@ -63,7 +63,7 @@ class ImplicitQ(PreTrainedModel):
     def from_policies(cls, policy: Path, reference: Path, *, beta: float = PAPER_BETA) -> "ImplicitQ":
         """An implicit Q of two Hugging Face causal LM folders."""
         models = [load_causal_lm(folder) for folder in (policy, reference)]
-        fields = [{k: v for k, v in m.config.to_dict().items() if k[0] != "_"} for m in models]
+        fields = [fields_of(model.config) for model in models]
         implicit = cls(ImplicitQConfig(policy=fields[0], reference=fields[1], beta=beta))
         implicit.policy, implicit.reference = models
         return implicit

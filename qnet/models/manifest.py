@@ -6,6 +6,8 @@ reason.
 
 import hashlib
 import json
+from collections.abc import Iterable
+from importlib.metadata import version
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -218,6 +220,19 @@ def sha256_of(path: Path) -> str:
     """The file's sha256 in hex."""
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def write_manifest(directory: Path, manifest: Manifest, *, packages: Iterable[str]) -> Manifest:
+    """Write the manifest, with the hashes of the folder's files and the versions of these packages."""
+    files = sorted(p for p in directory.rglob("*") if p.is_file() and p != directory / MANIFEST)
+    complete = manifest.model_copy(
+        update={
+            "versions": {package: version(package) for package in packages},
+            "files": {file.relative_to(directory).as_posix(): sha256_of(file) for file in files},
+        }
+    )
+    (directory / MANIFEST).write_text(complete.model_dump_json(indent=2) + "\n")
+    return complete
 
 
 def read_manifest(directory: Path) -> Manifest | None:

@@ -11,14 +11,7 @@ from qguide.qnet.engine.kernels import upload
 from qguide.qnet.engine.tree_attention import TreeMask, TrunkMask
 from qguide.qnet.errors import CheckpointError
 from qguide.qnet.models.match_features import MATCH_FEATURES, HeadFeatures
-from qguide.qnet.models.qnet_config import (
-    DEFAULT_RANGE,
-    MATCH_WIDTH,
-    PAPER_HEAD_WIDTH,
-    HeadKind,
-    QNetConfig,
-    nested_config,
-)
+from qguide.qnet.models.qnet_config import DEFAULT_RANGE, MATCH_WIDTH, HeadKind, QNetConfig, fields_of, nested_config
 from qguide.qnet.models.text_model import load_trunk, text_trunk
 
 
@@ -114,28 +107,10 @@ class QNet(PreTrainedModel):
         self.post_init()
 
     @classmethod
-    def from_trunk(
-        cls,
-        trunk: Path,
-        *,
-        head: HeadKind = "mlp",
-        head_width: int = PAPER_HEAD_WIDTH,
-        head_features: HeadFeatures = "none",
-        head_bins: int = 0,
-        head_range: tuple[float, float] = DEFAULT_RANGE,
-    ) -> "QNet":
-        """A new head on the trunk of any Hugging Face causal LM folder."""
+    def from_trunk(cls, trunk: Path, **head: Any) -> "QNet":
+        """A new head, by the fields of `QNetConfig`, on the trunk of any Hugging Face causal LM folder."""
         loaded = load_trunk(trunk)
-        trunk_fields = {k: v for k, v in loaded.config.to_dict().items() if k[0] != "_"}
-        config = QNetConfig(
-            trunk=trunk_fields,
-            head=head,
-            head_width=head_width,
-            head_features=head_features,
-            head_bins=head_bins,
-            head_range=head_range,
-        )
-        qnet = cls(config)
+        qnet = cls(QNetConfig(trunk=fields_of(loaded.config), **head))
         qnet.trunk = loaded
         return qnet
 
@@ -182,9 +157,8 @@ def qnet_of(directory: Path, classifier: PreTrainedModel) -> QNet:
             "model has one linear layer named score, read at the last token: serve this one by "
             "its own server (QGUIDE_CLASSIFIERS)"
         )
-    fields = {k: v for k, v in trunk.config.to_dict().items() if k[0] != "_"}
     with torch.device("meta"):
-        qnet = QNet(QNetConfig(trunk=fields, head="linear"))
+        qnet = QNet(QNetConfig(trunk=fields_of(trunk.config), head="linear"))
     qnet.trunk = trunk
     qnet.head.out = score
     return qnet

@@ -65,6 +65,11 @@ class QNetConfig(PretrainedConfig):
         super().__init__(**kwargs)
 
 
+def fields_of(config: PretrainedConfig) -> dict[str, Any]:
+    """The fields of one part's configuration, as a Q model's holds them."""
+    return {name: value for name, value in config.to_dict().items() if name[0] != "_"}
+
+
 def nested_config(fields: dict[str, Any], part: str) -> PretrainedConfig:
     """The configuration object of one part of a Q model.
 

@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from time import perf_counter
-from typing import Annotated, Self
+from typing import Annotated, Any, Self
 
 from pydantic import Field, field_validator, model_validator
 from rich.console import Console
@@ -59,10 +59,8 @@ from qguide.training.rollouts.models import (
     build_scorer,
     fitted_prior_of,
     licence_warning,
-    model_folder,
     sha256_of_policy,
     sha256_of_q_model,
-    weights_sha256,
 )
 from qguide.training.rollouts.rollout import RolloutTask
 from qguide.training.rollouts.usage import Usage
@@ -103,8 +101,6 @@ class EvaluateConfig(RolloutConfig):
             Q model was fitted with, or 0.
         until_decided: q-posterior draws two at a time until no further draw can change its choice;
             the highest Q is taken to be 1.
-        policy_sha256, qnet_sha256, verifier_sha256, paraphrases_sha256: hashes of the weights and
-            of the paraphrases. The job fills them in, so that a run cannot be resumed with others.
     """
 
     policy_fields = ("policy",)
@@ -130,10 +126,6 @@ class EvaluateConfig(RolloutConfig):
     guided_trajectories: int = Field(default=3, ge=1)
     reflexion: Reflexion = Reflexion()
     paraphrases: Path | None = None
-    policy_sha256: str = ""
-    qnet_sha256: str = ""
-    verifier_sha256: str = ""
-    paraphrases_sha256: str = ""
 
     @field_validator("methods", "seeds")
     @classmethod
@@ -207,16 +199,24 @@ def run_evaluate(
     console: Console | None = None,
 ) -> Results:
     """Play the trials that have no episode yet, then write and show the results."""
-    config = _with_hashes(config, policy is None, scorer is None, verifier is None)
-    with open_rollouts("evaluate", config) as rollouts:
+    guided = scorer is None and config.needs_qnet(verified=bool(config.verifier) or verifier is not None)
+    if guided and "q-posterior" in config.methods:
+        config = _with_fitted_prior(config)
+    hashes = {
+        "policy_sha256": sha256_of_policy(config.policy) if policy is None else "",
+        "qnet_sha256": sha256_of_q_model(config.qnet, config.inference) if guided else "",
+        "verifier_sha256": sha256_of_q_model(config.verifier, config.inference) if verifier is None else "",
+        "paraphrases_sha256": sha256_of_rows([config.paraphrases]) if config.paraphrases else "",
+    }
+    with open_rollouts("evaluate", config, weights=hashes) as rollouts:
         if policy is None:
             policy = rollouts.build_policy(config.policy)
         if verifier is None and config.verifier:
             verifier = build_scorer(config.verifier, config.inference)
-        if scorer is None and config.needs_qnet(verified=verifier is not None):
+        if guided:
             scorer = build_scorer(config.qnet, config.inference)
         shown = console or Console()
-        if config.qnet_sha256 and (warning := licence_warning(config.qnet)):
+        if hashes["qnet_sha256"] and (warning := licence_warning(config.qnet)):
             shown.print(f"warning: {warning}", markup=False, soft_wrap=True)
         models = ValueModels(scorer, verifier)
         models.require_fit(config.methods)
@@ -224,22 +224,8 @@ def run_evaluate(
         failures = _play_all(config, rollouts, policy, models)
         judged = usage_of(scorer)
         seconds = perf_counter() - start
-        return _sum_up(config, rollouts, failures, seconds=seconds, judged=judged, console=shown)
-
-
-def _with_hashes(config: EvaluateConfig, own_policy: bool, own_qnet: bool, own_verifier: bool) -> EvaluateConfig:
-    hashes: dict[str, str] = {}
-    if own_policy:
-        hashes["policy_sha256"] = sha256_of_policy(config.policy)
-    if own_qnet and config.needs_qnet(verified=bool(config.verifier) or not own_verifier):
-        hashes["qnet_sha256"] = sha256_of_q_model(config.qnet, config.inference)
-        if "q-posterior" in config.methods:
-            config = _with_fitted_prior(config)
-    if own_verifier and config.verifier:
-        hashes["verifier_sha256"] = weights_sha256(model_folder(config.verifier, "qnet"))
-    if config.paraphrases is not None:
-        hashes["paraphrases_sha256"] = sha256_of_rows([config.paraphrases])
-    return config.model_copy(update=hashes)
+        conditions = config.model_dump(mode="json") | hashes
+        return _sum_up(config, conditions, rollouts, failures, seconds=seconds, judged=judged, console=shown)
 
 
 def _with_fitted_prior(config: EvaluateConfig) -> EvaluateConfig:
@@ -330,6 +316,7 @@ class _Evaluator:
 
 def _sum_up(
     config: EvaluateConfig,
+    conditions: dict[str, Any],
     rollouts: Rollouts,
     failures: Sequence[Failure],
     *,
@@ -354,7 +341,7 @@ def _sum_up(
         wall_clock_s=seconds,
         usage=rollouts.usage,
         judge_usage=judged,
-        config=config.model_dump(mode="json"),
+        config=conditions,
         versions=_versions((*PACKAGES, *suite.environment.packages)),
         notes=NOTES,
     )

@@ -18,8 +18,8 @@ NO_MODELS = {
     "address", "answer", "api_key_variable", "classifiers", "criteria", "device", "environment",
     "episodes", "families", "format", "groups", "instructions", "judge", "judged_in", "judges",
     "learned_in", "messages_key", "model", "model_key", "models", "name", "parameters",
-    "paraphrases_sha256", "phrases", "policy_sha256", "qnet_sha256", "reward_key", "runs", "salt",
-    "slice", "target", "target_modules", "task_key", "upstreams", "verifier_sha256", "weights",
+    "phrases", "reward_key", "runs", "salt",
+    "slice", "target", "target_modules", "task_key", "upstreams", "weights",
 }  # fmt: skip
 """Fields of text, in any job, that name neither a file nor a model."""
 
