@@ -10,7 +10,6 @@ from typer.core import TyperCommand, TyperGroup
 
 from qguide.commands.checkpoint import domain, ensemble, export_model, export_trunk, inspect, progress
 from qguide.commands.configs import app as configs
-from qguide.commands.convert import convert_records
 from qguide.commands.demo import demo, fake_upstream
 from qguide.commands.doctor import doctor
 from qguide.commands.environment import app as environment
@@ -20,7 +19,7 @@ from qguide.commands.jobs import add_jobs
 from qguide.commands.keys import app as keys
 from qguide.commands.mcp import mcp
 from qguide.commands.plan import plan
-from qguide.commands.report import compare, report
+from qguide.commands.report import compare, convert_records, report
 from qguide.commands.run import run
 from qguide.commands.scorer import app as scorer
 from qguide.commands.serve import serve

@@ -32,7 +32,7 @@ from qguide.server.http.keys import KeyFile
 from qguide.server.http.long_bodies import LongBodies
 from qguide.server.http.middleware import ID_HEADERS, CancelWhenGone, Drain, Observe
 from qguide.server.learning.service import build_learning
-from qguide.server.observability.exposition import Exposition
+from qguide.server.observability.metrics import Exposition
 from qguide.server.own_bodies.answers import ErrorBody
 from qguide.server.q_models.build import build_models
 from qguide.server.q_models.models import MeteredPolicy, Models
@@ -42,7 +42,6 @@ from qguide.server.responses.socket import ResponsesSockets
 from qguide.server.responses.stored import build_stored
 from qguide.server.routes import (
     act,
-    admin,
     anthropic,
     chat,
     episodes,
@@ -53,20 +52,18 @@ from qguide.server.routes import (
     pass_through,
     rerank,
     responses,
-    score,
 )
-from qguide.server.routes import games as games_route
 from qguide.server.routes import learning as learning_route
 from qguide.server.routes import models as models_route
 from qguide.server.routes.dependencies import TIMEOUT_HEADER, DirectRoute, guided_steps, prepend_routes, scorings
-from qguide.server.routes.games import Games
 from qguide.server.routes.ollama import OllamaErrorBody
+from qguide.server.routes.pages import Games
 from qguide.server.settings.settings import Settings
 from qguide.server.upstreams.health import UpstreamWatch
 from qguide.server.upstreams.vllm_process import VllmProcess
 
 _PARAPHRASES_TTL_S: Final = 7 * 24 * 3600.0
-_DIALECTS: Final = (act, score, rerank, chat, responses, anthropic, gemini, ollama)
+_DIALECTS: Final = (act, rerank, chat, responses, anthropic, gemini, ollama)
 _ERRORS: Final = (ErrorBody, OpenAIErrorBody, AnthropicErrorBody, GeminiErrorBody, OllamaErrorBody)
 _STREAMED: Final[tuple[type[BaseModel], ...]] = (ChatChunk, ResponseEvent, MessageEvent)
 """Data of the events of each streaming route."""
@@ -108,11 +105,11 @@ def create_app(
     _surround(app, settings)
     install_error_handlers(app)
     routers = [one.router for one in (*_DIALECTS, episodes, models_route, health)] + [pages.docs]
-    routers += [admin.router, episodes.recorded] if settings.admin else []
+    routers += [models_route.orders, episodes.recorded] if settings.admin else []
     routers += [learning_route.router] if settings.learn else []
     routers += [pages.playground] if settings.playground else []
     routers += [pass_through.router] if settings.pass_through else []
-    routers += [games_route.router] if games is not None else []
+    routers += [pages.games] if games is not None else []
     routers += [learning_route.orders] if settings.learn and settings.admin else []
     for router in routers:
         app.include_router(router)
@@ -129,7 +126,7 @@ def _direct_routes() -> Iterator[DirectRoute]:
     unless = (TIMEOUT_HEADER.lower().encode(),)
     for router, path, parameter, service in (
         (act.router, "/v1/act", "stepper", guided_steps),
-        (score.router, "/v1/score", "scoring", scorings),
+        (act.router, "/v1/score", "scoring", scorings),
         (chat.router, "/v1/chat/completions", "stepper", guided_steps),
     ):
         [route] = (one for one in router.routes if getattr(one, "path", "") == path)
@@ -193,7 +190,7 @@ def _lifespan(
             running=lambda: max(0, app.state.limiter.running - models.waiting),
             cache_share=lambda: models.cached_bytes / max(1, settings.cache_bytes),
         )
-        app.state.game_threads = games = ThreadPoolExecutor(games_route.GAMES_AT_ONCE, thread_name_prefix="game")
+        app.state.game_threads = games = ThreadPoolExecutor(pages.GAMES_AT_ONCE, thread_name_prefix="game")
         app.state.upstreams = upstreams = UpstreamWatch(models.remote, models.runtime.metrics)
         try:
             async with (

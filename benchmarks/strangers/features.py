@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 from qguide.qnet.features.hashing import Hasher
-from qguide.qnet.scoring.feature_q import FeatureScorer
+from qguide.qnet.models.feature_q import FeatureScorer
 from qguide.training.data.trajectories import Trajectory
 from qguide.training.learning.advantage import Options
 from qguide.training.learning.episodes import episode_of

@@ -5,7 +5,7 @@ from contextlib import closing
 from typing import TYPE_CHECKING, Any, Final
 
 from qguide.server.own_bodies.schemas import ChatMessage
-from qguide.server.routes.games import GameAnswer, Games
+from qguide.server.routes.pages import GameAnswer, Games
 
 if TYPE_CHECKING:
     from qguide.server.settings.settings import Settings
@@ -45,7 +45,7 @@ def build_games(table: Mapping[str, Any]) -> Games | None:
 
 
 class SuiteGames:
-    """The tasks of a suite as games; see `qguide.server.routes.games.Games`."""
+    """The tasks of a suite as games; see `qguide.server.routes.pages.Games`."""
 
     def __init__(self, suite: "SelectedSuite") -> None:
         self._suite = suite

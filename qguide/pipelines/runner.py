@@ -9,10 +9,9 @@ from pathlib import Path
 from time import monotonic
 from typing import Final, Protocol
 
-from qguide.pipelines.fingerprint import Fingerprint, InputHashes, changes
 from qguide.pipelines.plan import Plan, Stage
 from qguide.pipelines.stage_process import ProcessEnd, StageProcess, last_lines
-from qguide.pipelines.summary import StageSummary, State, SummaryFile
+from qguide.pipelines.summary import Fingerprint, InputHashes, StageSummary, State, SummaryFile, changes
 from qguide.qnet.errors import ConfigError, StageFailedError
 from qguide.training.data.runs import RunFolder
 

@@ -7,7 +7,9 @@ has neither a tokenizer nor a trunk, and reading it needs no torch. Beside the w
 the words of states that it reads, and quantiles of the numbers that were read after a word.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 from typing import Any, Final
 
@@ -22,7 +24,8 @@ from qguide.qnet.features.domain import Domain
 from qguide.qnet.features.hashing import QUANTILES, Hasher, Sizes, Sparse
 from qguide.qnet.features.state_action import FEATURES_VERSION, State, candidate_features, state_features, state_of
 from qguide.qnet.models.manifest import Manifest, read_manifest, write_manifest
-from qguide.qnet.types import History, Message
+from qguide.qnet.sliced_scorer import CachingScorer
+from qguide.qnet.types import History, Message, ScoreRequest, ScoreResult
 
 CONFIG: Final = "config.json"
 WEIGHTS: Final = "model.safetensors"
@@ -161,3 +164,30 @@ def _are_sizes(labels: NDArray[Any], quantiles: NDArray[Any]) -> bool:
 def _dot(vector: Sparse, weights: NDArray[np.float32]) -> float:
     indices, values = vector
     return float(weights[indices] @ values)
+
+
+class FeatureScorer(CachingScorer):
+    """Q of each candidate by its words; see `qguide.qnet.models.feature_q`.
+
+    Of a candidate that brings what it was answered it is the value of the state that came of it. A
+    word counts as a token: nothing else is computed, and nothing is kept between requests.
+    """
+
+    def __init__(self, name: str, model: FeatureQ) -> None:
+        self.name = name
+        self._model = model
+
+    def score(self, requests: Sequence[ScoreRequest]) -> list[ScoreResult]:
+        """Q of each candidate."""
+        return [self._score(request) for request in requests]
+
+    def _score(self, request: ScoreRequest) -> ScoreResult:
+        request.require_readable(name=self.name, reads_observation=bool(request.observations))
+        history, candidates = request.history, request.candidates
+        if request.observations:
+            tried = zip(candidates, request.observations, strict=True)
+            q_values = tuple(self._model.value_of((*history, candidate, *answer)) for candidate, answer in tried)
+        else:
+            q_values = self._model.q_values(history, candidates)
+        messages = (*history, *candidates, *chain.from_iterable(request.observations))
+        return ScoreResult(q_values, sum(len(message.text.split()) for message in messages))

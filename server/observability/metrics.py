@@ -4,10 +4,13 @@ The series of a Q model are labelled with its `name@version` and removed with it
 is bounded by the versions served. Only episodes that end later can bring a series back.
 """
 
+import asyncio
+import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from time import monotonic
 from typing import Final, Literal, get_args
 
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 
 from qguide.qnet.decision.threshold import ActionTaken
 from qguide.qnet.device.device_thread import BatchRun, Ending
@@ -340,3 +343,39 @@ class Metrics:
         self, name: str, text: str, labels: Sequence[str] = (), *, buckets: tuple[float, ...] = _SECONDS
     ) -> Histogram:
         return Histogram(f"qguide_{name}", text, labels, buckets=buckets, registry=self.registry)
+
+
+KEPT_S: Final = 1.0
+
+
+class Exposition:
+    """Metrics as text; scrapes of the same second share one page.
+
+    Args:
+        kept_s: time for which a page is served again.
+    """
+
+    def __init__(self, metrics: Metrics, *, kept_s: float = KEPT_S, clock: Callable[[], float] = monotonic) -> None:
+        self._metrics = metrics
+        self._kept_s = kept_s
+        self._clock = clock
+        self._page = b""
+        self._fresh_until_s = -math.inf
+        self._rendering: asyncio.Task[bytes] | None = None
+
+    async def page(self) -> bytes:
+        """The page of this second, in Prometheus text format."""
+        if self._clock() < self._fresh_until_s:
+            return self._page
+        if self._rendering is None:
+            self._rendering = asyncio.create_task(self._render())
+        return await asyncio.shield(self._rendering)
+
+    async def _render(self) -> bytes:
+        try:
+            self._metrics.read_load()
+            self._page = await asyncio.to_thread(generate_latest, self._metrics.registry)
+            self._fresh_until_s = self._clock() + self._kept_s
+            return self._page
+        finally:
+            self._rendering = None

@@ -318,8 +318,7 @@ def _source_of_folder(settings: Settings, folder: Path, source: str, name: str) 
             return build_classify_source(settings, folder, classifier)
     if is_feature_q(folder):
         with extra_named(f"{name}, a learned Q model,", LEARN):
-            from qguide.qnet.models.feature_q import load_feature_q
-            from qguide.qnet.scoring.feature_q import FeatureScorer
+            from qguide.qnet.models.feature_q import FeatureScorer, load_feature_q
         model, manifest = load_feature_q(folder)
         scorer = FeatureScorer(manifest.name, model)
         return ScorerSource(lambda: scorer, source_of(source), manifest)

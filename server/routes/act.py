@@ -1,14 +1,39 @@
-"""POST /v1/act: draw up to M candidates, score them, return the best."""
+"""POST /v1/act, /v1/score and /v1/score/batch: Q of drawn candidates, or of the caller's own.
+
+vLLM's clients also call /v1/score, in vLLM's format, which its fields distinguish from ours.
+"""
+
+from time import perf_counter
+from typing import Any
 
 from fastapi import APIRouter
 
 from qguide.qnet.decision.decision import Decision
+from qguide.qnet.errors import InvalidRequestError
 from qguide.qnet.types import Sampling
+from qguide.qnet.work_context import all_of
+from qguide.server.guidance.score_step import Scored, ScoringService
 from qguide.server.guidance.step_types import GuidedStepRequest, GuidedStepResult
 from qguide.server.http.bodies import BodyRoute
-from qguide.server.own_bodies.answers import ActResponse, DrawnMessage, ScoredCandidate, Usage, verdict_fields
-from qguide.server.own_bodies.schemas import ActRequest
-from qguide.server.routes.dependencies import StepperDep
+from qguide.server.own_bodies.answers import (
+    ActResponse,
+    DrawnMessage,
+    Score,
+    ScoreBatchResponse,
+    ScoredCandidate,
+    ScoredItem,
+    ScoreResponse,
+    ScoreTimings,
+    ScoreUsage,
+    Usage,
+    Window,
+    verdict_fields,
+)
+from qguide.server.own_bodies.schemas import ActRequest, ScoreBatchBody, ScoreItem, ScoreRequestBody
+from qguide.server.q_models.served import QModelLease
+from qguide.server.rerank.schemas import EitherScoreRequest, PairScoreRequest, PairScoreResponse
+from qguide.server.routes.dependencies import ScoringDep, StepperDep
+from qguide.server.routes.rerank import score_pairs
 
 router = APIRouter(prefix="/v1", tags=["guidance"], route_class=BodyRoute)
 
@@ -23,7 +48,7 @@ async def choose_action(body: ActRequest, stepper: StepperDep) -> ActResponse:
         num_candidates=body.num_candidates,
         options=body,
     )
-    return _response(await stepper.take(asked))
+    return _answer(await stepper.take(asked))
 
 
 def _sampling(body: ActRequest) -> Sampling:
@@ -50,7 +75,7 @@ def _candidates(decision: Decision) -> list[ScoredCandidate]:
     ]
 
 
-def _response(taken: GuidedStepResult) -> ActResponse:
+def _answer(taken: GuidedStepResult) -> ActResponse:
     usage = taken.decision.usage
     return ActResponse(
         action=taken.decision.action.text,
@@ -67,3 +92,85 @@ def _response(taken: GuidedStepResult) -> ActResponse:
         ),
         **taken.told,
     )
+
+
+@router.post("/score")
+async def score_candidates(body: EitherScoreRequest, scoring: ScoringDep) -> ScoreResponse | PairScoreResponse:
+    """Score the caller's own candidates; nothing is drawn."""
+    if isinstance(body, PairScoreRequest):
+        return await score_pairs(body, scoring)
+    return await _score(body, scoring)
+
+
+@router.post("/score/batch")
+async def score_batch(body: ScoreBatchBody, scoring: ScoringDep) -> ScoreBatchResponse:
+    """Score several histories with one version of a Q model; all of them, or none."""
+    most = scoring.settings.max_score_items
+    if not 1 <= len(body.items) <= most:
+        raise InvalidRequestError(f"items has {len(body.items)} entries; send 1 to {most} (QGUIDE_MAX_SCORE_ITEMS)")
+    started = perf_counter()
+    with await scoring.hold(body.q_model, body.episode_id) as q_model:
+        scored = await all_of(
+            [_score_item(index, item, q_model, scoring, body) for index, item in enumerate(body.items)],
+            at_once=scoring.settings.max_batch,
+        )
+    known = perf_counter()
+    return ScoreBatchResponse(
+        items=[ScoredItem(**_shown(one)) for one in scored],
+        **q_model.model.named,
+        timings_ms=ScoreTimings(score=max(one.score_ms for one in scored), total=(known - started) * 1e3),
+    )
+
+
+async def _score(body: ScoreRequestBody, scoring: ScoringService) -> ScoreResponse:
+    started = perf_counter()
+    q_model, scored = await scoring.step(
+        scoring.history(body.messages),
+        scoring.drawn_candidates(body),
+        q_model=body.q_model,
+        episode_id=body.episode_id,
+        earned=body.earned,
+        long_history=scoring.long_history(body.long_history),
+        selection=body,
+    )
+    return ScoreResponse(
+        **_shown(scored),
+        **q_model.model.named,
+        timings_ms=ScoreTimings(score=scored.score_ms, total=(perf_counter() - started) * 1e3),
+    )
+
+
+async def _score_item(
+    index: int, item: ScoreItem, q_model: QModelLease, scoring: ScoringService, body: ScoreBatchBody
+) -> Scored:
+    try:
+        return await scoring.score(
+            scoring.history(item.messages),
+            scoring.drawn_candidates(item),
+            q_model,
+            long_history=scoring.long_history(body.long_history),
+            selection=body,
+        )
+    except InvalidRequestError as error:
+        raise type(error)(f"items[{index}]: {error}") from error
+
+
+def _shown(scored: Scored) -> dict[str, Any]:
+    return {
+        "scores": [
+            Score(
+                index=i,
+                q_value=q,
+                prior=scored.prior[i] if scored.prior else None,
+                posterior=scored.posterior[i] if scored.posterior else None,
+                **verdict_fields(scored.verdicts[i] if scored.verdicts else None),
+            )
+            for i, q in enumerate(scored.q_values)
+        ],
+        "tau": scored.tau,
+        "chosen": scored.chosen,
+        "reason": scored.reason,
+        "unguided_reason": scored.unguided_reason,
+        "window": Window.of(scored.window),
+        "usage": ScoreUsage.of(computed=scored.computed_tokens, cached=scored.cached_tokens, upstream=scored.upstream),
+    }

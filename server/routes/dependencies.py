@@ -28,7 +28,7 @@ from qguide.server.guidance.score_step import ScoringService
 from qguide.server.http.bodies import body_schema, parse_body
 from qguide.server.http.middleware import Drain
 from qguide.server.learning.service import Learning
-from qguide.server.observability.exposition import Exposition
+from qguide.server.observability.metrics import Exposition
 from qguide.server.q_models.models import Models
 from qguide.server.settings.settings import Settings
 from qguide.server.upstreams.health import UpstreamWatch
@@ -58,7 +58,7 @@ class AnyTextConvertor(PathConvertor):
 register_url_convertor("text", AnyTextConvertor())
 
 
-def _of_app(name: str) -> Any:
+def of_app(name: str) -> Any:
     """A dependency: what the application's state has under a name."""
 
     async def read(request: Request) -> Any:
@@ -67,14 +67,14 @@ def _of_app(name: str) -> Any:
     return Depends(read)
 
 
-SettingsDep = Annotated[Settings, _of_app("settings")]
-ModelsDep = Annotated[Models, _of_app("models")]
-EpisodesDep = Annotated[Episodes, _of_app("episodes")]
-ExpositionDep = Annotated[Exposition, _of_app("exposition")]
-UpstreamsDep = Annotated[UpstreamWatch, _of_app("upstreams")]
-VllmDep = Annotated[VllmProcess | None, _of_app("vllm")]
-LearningDep = Annotated[Learning, _of_app("learning")]
-DrainDep = Annotated[Drain, _of_app("drain")]
+SettingsDep = Annotated[Settings, of_app("settings")]
+ModelsDep = Annotated[Models, of_app("models")]
+EpisodesDep = Annotated[Episodes, of_app("episodes")]
+ExpositionDep = Annotated[Exposition, of_app("exposition")]
+UpstreamsDep = Annotated[UpstreamWatch, of_app("upstreams")]
+VllmDep = Annotated[VllmProcess | None, of_app("vllm")]
+LearningDep = Annotated[Learning, of_app("learning")]
+DrainDep = Annotated[Drain, of_app("drain")]
 
 
 def _of_request(request: Request, wanted_s: float | None) -> dict[str, Any]:

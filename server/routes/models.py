@@ -1,4 +1,4 @@
-"""GET /v1/models: list the served models, or show one by any of its names.
+"""GET /v1/models: list the served models, or show one by any of its names; POST changes them.
 
 Google's SDK asks the same paths, and is answered as Gemini answers.
 """
@@ -7,7 +7,8 @@ from contextlib import suppress
 from datetime import UTC, datetime
 from typing import Any, Final
 
-from fastapi import APIRouter, Request
+import structlog
+from fastapi import APIRouter, Depends, Request
 from fastapi.responses import JSONResponse, Response
 from pydantic import BaseModel
 
@@ -15,15 +16,28 @@ from qguide.qnet.errors import UnknownModelError
 from qguide.qnet.models.manifest import Manifest
 from qguide.server.chat.schemas import OpenAIErrorBody
 from qguide.server.gemini.answers import GeminiModel, GeminiModels
-from qguide.server.http.admission import GOOGLES_KEY
+from qguide.server.http.admission import GOOGLES_KEY, require_admin
+from qguide.server.http.bodies import BodyRoute
 from qguide.server.http.error_table import STATUSES
 from qguide.server.http.event_stream import described_errors
-from qguide.server.q_models.aliases import DEFAULT
+from qguide.server.q_models.aliases import DEFAULT, shares_of
+from qguide.server.q_models.build import serve_folder
 from qguide.server.q_models.models import Models, ServedPolicy
-from qguide.server.q_models.schemas import JudgeCard, ModelCard, ModelList, PriorCard
+from qguide.server.q_models.schemas import (
+    AliasRequest,
+    DropRequest,
+    JudgeCard,
+    LoadRequest,
+    ModelCard,
+    ModelList,
+    PriorCard,
+    ShadowRequest,
+)
 from qguide.server.q_models.served import ServedQModel
-from qguide.server.routes.dependencies import ModelsDep
+from qguide.server.routes.dependencies import ModelsDep, SettingsDep
 from qguide.server.routes.gemini import list_gemini_models, show_gemini_model
+
+_log = structlog.get_logger(__name__)
 
 router = APIRouter(prefix="/v1", tags=["models"])
 
@@ -134,3 +148,52 @@ def _said_by(manifest: Manifest | None) -> dict[str, Any]:
         "target": manifest.target or None if manifest else None,
         "metrics": manifest.metrics if manifest else {},
     }
+
+
+orders = APIRouter(prefix="/v1/models", tags=["admin"], dependencies=[Depends(require_admin)], route_class=BodyRoute)
+"""Served where the operator allows it (`QGUIDE_ADMIN`); every change is answered with the models after it.
+
+With API keys they need an admin key; without keys the server must be bound to loopback. A refused
+change has no effect.
+"""
+
+
+@orders.post("/load")
+async def load_q_model(body: LoadRequest, settings: SettingsDep, models: ModelsDep) -> ModelList:
+    """Verify a checkpoint and serve it, in addition to the others or in place of one."""
+    await serve_folder(
+        models,
+        settings,
+        body.folder,
+        name=body.name,
+        version=body.version,
+        replacing=body.replace,
+        unlicensed=body.unlicensed,
+    )
+    _log.info("q_model_loaded", name=body.name, version=body.version, replace=body.replace)
+    return model_list(models)
+
+
+@orders.post("/drop")
+async def drop_q_model(body: DropRequest, models: ModelsDep) -> ModelList:
+    """Stop serving a version; running requests still complete with it."""
+    models.q_models.drop(body.q_model)
+    _log.info("q_model_dropped", q_model=body.q_model)
+    return model_list(models)
+
+
+@orders.post("/alias")
+async def move_alias(body: AliasRequest, models: ModelsDep) -> ModelList:
+    """Point an alias to another Q model, split its episodes or remove it, from the next request."""
+    to = None if body.to is None else shares_of(body.to)
+    models.q_models.move(body.alias, to)
+    _log.info("alias_moved", alias=body.alias, to=to)
+    return model_list(models)
+
+
+@orders.post("/shadow")
+async def set_shadow(body: ShadowRequest, models: ModelsDep) -> ModelList:
+    """Let a second Q model score the same requests, without effect on the answers."""
+    models.q_models.shadow(body.q_model, body.shadow)
+    _log.info("shadow_set", q_model=body.q_model, shadow=body.shadow)
+    return model_list(models)

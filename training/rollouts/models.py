@@ -8,9 +8,8 @@ from typing import TYPE_CHECKING, Final, Literal
 from pydantic import Field
 
 from qguide.qnet.errors import ConfigError
-from qguide.qnet.models.feature_q import load_feature_q
+from qguide.qnet.models.feature_q import FeatureScorer, load_feature_q
 from qguide.qnet.models.manifest import Manifest, PriorSection, is_feature_q, read_manifest
-from qguide.qnet.scoring.feature_q import FeatureScorer
 from qguide.qnet.scoring.rules import RuledScorer, RuleScorer, split_rules
 from qguide.qnet.types import BatchPolicy, Scorer
 from qguide.training.environment import EnvironmentConfig, ExpertBuilder

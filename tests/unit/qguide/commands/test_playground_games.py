@@ -16,7 +16,7 @@ from qguide.qnet.errors import ConfigError, EnvironmentFailureError
 from qguide.server.app import create_app
 from qguide.server.http.keys import create_key
 from qguide.server.own_bodies.schemas import ChatMessage
-from qguide.server.routes.games import GAMES_AT_ONCE, MOST_REPLIES, GameAnswer, Games
+from qguide.server.routes.pages import GAMES_AT_ONCE, MOST_REPLIES, GameAnswer, Games
 from qguide.training.environments.corridor import Corridor
 from tests.unit.server.conftest import FAKES
 

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from qguide.pipelines.fingerprint import Fingerprint, InputHashes, changes
+from qguide.pipelines.summary import Fingerprint, InputHashes, changes
 
 
 @pytest.fixture

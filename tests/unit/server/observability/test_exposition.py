@@ -10,8 +10,7 @@ from fastapi.testclient import TestClient
 from prometheus_client import Metric
 from prometheus_client.registry import Collector
 
-from qguide.server.observability.exposition import Exposition
-from qguide.server.observability.metrics import Metrics
+from qguide.server.observability.metrics import Exposition, Metrics
 
 
 class Counted(Collector):

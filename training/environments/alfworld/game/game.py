@@ -6,13 +6,86 @@ names, the receptacles into which objects fit, the task sentence and the goal.
 
 import json
 import re
-from collections.abc import Mapping
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, NamedTuple, cast, get_args
 
 from qguide.qnet.errors import InvalidGameError
-from qguide.training.environments.alfworld.game import pddl
+
+Facts = dict[str, set[tuple[str, ...]]]
+"""Arguments of the true facts of each predicate; predicates and arguments are in lower case."""
+
+_COMMENT = re.compile(r";[^\n]*")
+_ATOM = re.compile(r"\(\s*([a-z]\w*)((?:\s+[\w?]+)+)\s*\)")
+_RECEPTACLE_TYPE = re.compile(r"\(\s*receptacletype\s+\?r\s+(\w+)\s*\)")
+_TYPE_SUFFIX = "type"
+
+
+def initial_facts(problem: str) -> Facts:
+    """Facts of the initial state."""
+    return _atoms(_sections(problem)[0])
+
+
+def goal_atoms(problem: str) -> Facts:
+    """The atoms that the goal mentions, variables included."""
+    return _atoms(_sections(problem)[1])
+
+
+def _sections(problem: str) -> tuple[str, str]:
+    text = _COMMENT.sub("", problem).lower()
+    _, init_marker, rest = text.partition("(:init")
+    init, goal_marker, goal = rest.partition("(:goal")
+    if not init_marker or not goal_marker:
+        raise ValueError("the PDDL problem lacks '(:init' or '(:goal'")
+    return init, goal
+
+
+def _atoms(text: str) -> Facts:
+    facts: Facts = defaultdict(set)
+    for predicate, arguments in _ATOM.findall(text):
+        facts[predicate].add(tuple(arguments.split()))
+    return facts
+
+
+def appliance_kinds(domain: str, action: str) -> frozenset[str]:
+    """Receptacle kinds in an action's precondition, such as sinks for "CleanObject"."""
+    text = _COMMENT.sub("", domain).lower()
+    _, _, body = text.partition(f"(:action {action.lower()}\n")
+    precondition = body.partition(":effect")[0]
+    return frozenset(kind_of_type(name) for name in _RECEPTACLE_TYPE.findall(precondition))
+
+
+def kind_of_type(type_name: str) -> str:
+    """The kind that a PDDL type stands for, such as "desklamp" for "desklamptype"."""
+    return type_name.removesuffix(_TYPE_SUFFIX)
+
+
+def entity_names(facts: Facts) -> dict[str, str]:
+    """Textual names of all entities, as alfworld's `Demangler` assigns them.
+
+    Ids are sorted and the numbers of each base name count down, so the first "drawer" has the
+    highest number. Objects, receptacles and locations are sorted together.
+    """
+    ids = {argument for rows in facts.values() for row in rows for argument in row}
+    return _numbered(sorted(entity for entity in ids if "_bar_" in entity))
+
+
+def _numbered(sorted_ids: Iterable[str]) -> dict[str, str]:
+    bases = {entity: _base_name(entity) for entity in sorted_ids}
+    left = Counter(bases.values())
+    names = {}
+    for entity, base in bases.items():
+        names[entity] = f"{base} {left[base]}"
+        left[base] -= 1
+    return names
+
+
+def _base_name(entity: str) -> str:
+    base = entity.split("_bar_", 1)[0]
+    return base + "basin" if "basin" in entity else base
+
 
 GoalKind = Literal[
     "pick_and_place_simple",
@@ -166,7 +239,7 @@ def scan_game(path: Path) -> tuple[bool, GoalKind]:
     """Read a game file's solvable mark and goal type, without building the whole game."""
     data = _read_json(path)
     try:
-        goal = _goal(pddl.goal_atoms(_text(data, "pddl_problem")))
+        goal = _goal(goal_atoms(_text(data, "pddl_problem")))
     except (InvalidGameError, ValueError) as error:
         raise InvalidGameError(f"{path}: {error}") from error
     return data.get("solvable") is True, goal.kind
@@ -186,10 +259,10 @@ def parse_game(data: Mapping[str, object]) -> Game:
     """Build the game from the decoded JSON of a `game.tw-pddl` file."""
     domain, grammar, problem = (_text(data, key) for key in _REQUIRED_KEYS)
     try:
-        facts, goal = pddl.initial_facts(problem), pddl.goal_atoms(problem)
+        facts, goal = initial_facts(problem), goal_atoms(problem)
     except ValueError as error:
         raise InvalidGameError(f"{error}; unpack the game again") from error
-    names = pddl.entity_names(facts)
+    names = entity_names(facts)
     if facts["holds"]:
         raise InvalidGameError("the agent starts with an object in hand; play the game with engine=textworld")
     try:
@@ -199,10 +272,10 @@ def parse_game(data: Mapping[str, object]) -> Game:
             start=names[_single(facts, "atlocation")[1]],
             receptacles=_receptacles(facts, names),
             items=_items(facts, names),
-            can_contain=frozenset((pddl.kind(r), pddl.kind(o)) for r, o in facts["cancontain"]),
-            cleaners=pddl.appliance_kinds(domain, "CleanObject"),
-            heaters=pddl.appliance_kinds(domain, "HeatObject"),
-            coolers=pddl.appliance_kinds(domain, "CoolObject"),
+            can_contain=frozenset((kind_of_type(r), kind_of_type(o)) for r, o in facts["cancontain"]),
+            cleaners=appliance_kinds(domain, "CleanObject"),
+            heaters=appliance_kinds(domain, "HeatObject"),
+            coolers=appliance_kinds(domain, "CoolObject"),
         )
     except (KeyError, ValueError) as error:
         raise InvalidGameError(
@@ -232,19 +305,19 @@ def _task(grammar: str) -> str:
     return match[1]
 
 
-def _single(facts: pddl.Facts, predicate: str) -> tuple[str, ...]:
+def _single(facts: Facts, predicate: str) -> tuple[str, ...]:
     rows = facts[predicate]
     if len(rows) != 1:
         raise InvalidGameError(f"there are {len(rows)} facts of {predicate} instead of 1; unpack the game again")
     return next(iter(rows))
 
 
-def _goal(atoms: pddl.Facts) -> Goal:
-    item_kinds = {pddl.kind(row[1]) for row in atoms["objecttype"]}
-    receptacle_kinds = {pddl.kind(row[1]) for row in atoms["receptacletype"]}
+def _goal(atoms: Facts) -> Goal:
+    item_kinds = {kind_of_type(row[1]) for row in atoms["objecttype"]}
+    receptacle_kinds = {kind_of_type(row[1]) for row in atoms["receptacletype"]}
     if atoms["istoggled"]:
         toggled = {row[0] for row in atoms["istoggled"]}
-        lamps = {pddl.kind(kind) for name, kind in atoms["objecttype"] if name in toggled}
+        lamps = {kind_of_type(kind) for name, kind in atoms["objecttype"] if name in toggled}
         wanted = item_kinds - lamps
         if len(lamps) == len(wanted) == 1:
             return Goal("look_at_obj_in_light", wanted.pop(), lamp_kind=lamps.pop())
@@ -256,7 +329,7 @@ def _goal(atoms: pddl.Facts) -> Goal:
     )
 
 
-def _placing_kind(atoms: pddl.Facts) -> GoalKind:
+def _placing_kind(atoms: Facts) -> GoalKind:
     for kind, treatment in TREATMENTS.items():
         if atoms[f"is{treatment.state}"]:
             return cast(GoalKind, kind)
@@ -264,14 +337,14 @@ def _placing_kind(atoms: pddl.Facts) -> GoalKind:
     return "pick_two_obj_and_place" if len(placed) > 1 else "pick_and_place_simple"
 
 
-def _pairs(facts: pddl.Facts, predicate: str) -> dict[str, str]:
+def _pairs(facts: Facts, predicate: str) -> dict[str, str]:
     rows = facts[predicate]
     if any(len(row) != 2 for row in rows):
         raise ValueError(f"a {predicate} without exactly two arguments")
     return {row[0]: row[1] for row in rows}
 
 
-def _receptacles(facts: pddl.Facts, names: Mapping[str, str]) -> tuple[Receptacle, ...]:
+def _receptacles(facts: Facts, names: Mapping[str, str]) -> tuple[Receptacle, ...]:
     kinds = _pairs(facts, "receptacletype")
     inside: dict[str, list[str]] = {entity: [] for entity in kinds}
     for item, receptacle in sorted(facts["inreceptacle"]):
@@ -279,7 +352,7 @@ def _receptacles(facts: pddl.Facts, names: Mapping[str, str]) -> tuple[Receptacl
     return tuple(
         Receptacle(
             name=names[entity],
-            kind=pddl.kind(kinds[entity]),
+            kind=kind_of_type(kinds[entity]),
             location=names[location],
             openable=(entity,) in facts["openable"],
             opened=(entity,) in facts["opened"],
@@ -289,7 +362,7 @@ def _receptacles(facts: pddl.Facts, names: Mapping[str, str]) -> tuple[Receptacl
     )
 
 
-def _items(facts: pddl.Facts, names: Mapping[str, str]) -> tuple[Item, ...]:
+def _items(facts: Facts, names: Mapping[str, str]) -> tuple[Item, ...]:
     locations = _pairs(facts, "objectatlocation")
     inner: dict[str, list[str]] = {entity: [] for (entity,) in facts["isreceptacleobject"]}
     for item, outer in sorted(facts["inreceptacleobject"]):
@@ -299,7 +372,7 @@ def _items(facts: pddl.Facts, names: Mapping[str, str]) -> tuple[Item, ...]:
         location = locations.get(entity)
         return Item(
             name=names[entity],
-            kind=pddl.kind(type_name),
+            kind=kind_of_type(type_name),
             location=None if location is None else names[location],
             inner=tuple(inner[entity]) if (entity,) in facts["isreceptacleobject"] else None,
             states=frozenset(state for state in get_args(ItemState) if (entity,) in facts[f"is{state}"]),

@@ -2,7 +2,7 @@
 
 import pytest
 
-from qguide.training.environments.hotpotqa.episode import exact_match, f1, normalized
+from qguide.training.environments.hotpotqa.bundle import exact_match, f1, normalized
 
 
 @pytest.mark.parametrize(

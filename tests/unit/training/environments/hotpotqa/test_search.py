@@ -1,6 +1,6 @@
 """Search ranks a question's paragraphs, and lookup goes through the sentences of one."""
 
-from qguide.training.environments.hotpotqa.episode import ParagraphIndex, describe_found, sentences_with
+from qguide.training.environments.hotpotqa.bundle import ParagraphIndex, describe_found, sentences_with
 from qguide.training.environments.hotpotqa.questions import Paragraph
 
 RIVER = Paragraph("Isen", ("The Isen is a river.", " It flows through Calder."))

@@ -10,8 +10,14 @@ import pytest
 from qguide.qnet.errors import ConfigError
 from qguide.training.data.trajectories import read_trajectories
 from qguide.training.environment import Task
-from qguide.training.environments.hotpotqa.bundle import HOTPOTQA, HotPotQaConfig, build_suite
-from qguide.training.environments.hotpotqa.episode import USAGE, ParagraphIndex, QuestionEpisode
+from qguide.training.environments.hotpotqa.bundle import (
+    HOTPOTQA,
+    USAGE,
+    HotPotQaConfig,
+    ParagraphIndex,
+    QuestionEpisode,
+    build_suite,
+)
 from qguide.training.environments.hotpotqa.questions import NAME_SETS, generated_question, read_questions
 from qguide.training.environments.registry import read_task_ids
 from qguide.training.jobs.collect import CollectConfig, run_collect
