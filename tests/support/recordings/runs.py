@@ -1,9 +1,10 @@
-"""Results of benchmarks, and rows of trainers: InterCode, MINT, Terminal-Bench, BFCL, TRL, verl."""
+"""Results of benchmarks, and rows of trainers: AppWorld, InterCode, MINT, Terminal-Bench, BFCL, TRL, verl."""
 
 import json
 from pathlib import Path
 from typing import Final
 
+from qguide.training.recordings.fields import Fields
 from tests.support.recordings.sample import ARGUMENTS, ASKED, CHAT, SAID, TASK, Sample, dump
 
 
@@ -25,6 +26,24 @@ def intercode(folder: Path) -> None:
         "summary": summary,
     }
     (folder / "ic_bash.json").write_text(json.dumps({"0": episode}, indent=2))
+
+
+def appworld(folder: Path) -> None:
+    """The logs of a task of AppWorld: each call to the model repeats those before it."""
+    logs = folder / "react" / "tasks" / "b0a8eae_2" / "logs"
+    dump(logs / "lm_calls.jsonl", *(appworld_call(count) for count in (1, 3)))
+    dump(logs / "api_calls.jsonl", {"url": "/spotify/login", "method": "post", "data": {}})
+
+
+def appworld_call(asked: int) -> dict[str, object]:
+    """A call that asks with so many messages."""
+    history = [{"role": m.role, "content": m.content} for m in SAID[: asked + 1]]
+    choice = {"index": 0, "finish_reason": "stop", "message": {**history[asked], "tool_calls": None}}
+    return {
+        "id": "6f1d",
+        "input": {"model": "gpt", "messages": history[:asked], "temperature": 0},
+        "output": {"choices": [choice], "usage": {"total_tokens": 9}},
+    }
 
 
 def mint(folder: Path) -> None:
@@ -95,6 +114,7 @@ def bfcl(folder: Path) -> None:
 
 
 SAMPLES: Final = (
+    Sample("appworld", appworld, SAID[:4], "b0a8eae_2", agent="gpt", fields=Fields(outcomes={"b0a8eae_2": 1.0})),
     Sample("intercode", intercode, SAID, "ic_bash/d.json/3"),
     Sample("mint", mint, SAID, "reasoning/x/3", agent="gpt"),
     Sample("mint-run", mint_run, SAID, "3"),

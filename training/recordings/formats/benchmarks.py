@@ -1,4 +1,4 @@
-"""Results of benchmarks as plain records: tau2-bench, InterCode, Inspect, Terminal-Bench."""
+"""Results of benchmarks as plain records: tau2-bench, InterCode, Inspect, Terminal-Bench, AppWorld."""
 
 import zipfile
 import zlib
@@ -12,6 +12,7 @@ from qguide.training.recordings import json_stream
 from qguide.training.recordings.fields import first_at, value_at
 from qguide.training.recordings.formats.layout import Record
 from qguide.training.recordings.json_stream import OnBytes, Value, parse_bytes, read_values
+from qguide.training.recordings.otel_spans import objects_in
 
 GREETINGS: Final = "greetings of the agent before the user's first message"
 USERS_CALLS: Final = "calls of the simulated user's own tools, and their results"
@@ -146,6 +147,40 @@ def _text(path: Path) -> str:
         return ""
     with path.open(encoding="utf-8", errors="replace") as file:
         return file.read(json_stream.MOST_BYTES)
+
+
+def read_model_calls(path: Path, on_bytes: OnBytes) -> Iterator[Value]:
+    """The last of a task's calls to the model in AppWorld, which asks with the whole history."""
+    last = Value(0)
+    for call in read_values(path, on_bytes=on_bytes):
+        before = _asked(last)
+        if not call.flaw and before != _asked(call)[: len(before)]:
+            told = f"the call in line {last.line} does not lead to it; each needs its whole history"
+            call = Value(call.line, flaw=told)
+        last = call
+        if call.flaw:
+            break
+    if last.line:
+        yield last
+
+
+def _asked(call: Value) -> list[tuple[Any, ...]]:
+    """Messages of a call, without what differs from call to call, such as marks of a cache."""
+    messages = objects_in(value_at(call.value, "input.messages"))
+    return [(said.get("role"), said.get("content"), said.get("tool_calls") or None) for said in messages]
+
+
+def appworld_records(record: Record) -> Iterator[Record]:
+    """A task of AppWorld, named by the folder around its logs; a last call that failed has no answer."""
+    failed = "error" in record["output"]
+    answer = [] if failed else [record["output"]["choices"][0]["message"]]
+    yield {
+        "messages": [*record["input"]["messages"], *answer],
+        "reward": None,
+        "task_id": record["@folders"][1],
+        "source": record["input"].get("model"),
+        "terminated": not failed,
+    }
 
 
 _HEADERS: Final = ("header.json", "_journal/start.json")

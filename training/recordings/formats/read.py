@@ -16,8 +16,10 @@ from qguide.training.options import JobOptions
 from qguide.training.recordings.episode import BadRecord, Places
 from qguide.training.recordings.fields import Fields, read_outcomes, stated_task, value_at
 from qguide.training.recordings.formats.benchmarks import (
+    appworld_records,
     inspect_records,
     intercode_records,
+    read_model_calls,
     read_samples,
     read_trials,
     tau2_records,
@@ -75,6 +77,12 @@ FORMATS: Final[Mapping[str, Layout]] = {
     "inspect": Layout(("samples eval",), translate=inspect_records, files=("*.eval",), values=read_samples),
     "terminal-bench": Layout(
         ("trial_name is_resolved",), translate=trial_records, files=("results.json",), values=read_trials
+    ),
+    "appworld": Layout(
+        ("input.messages output.choices",),
+        translate=appworld_records,
+        files=("lm_calls.jsonl",),
+        values=read_model_calls,
     ),
     "intercode": Layout(("*.turn_history",), translate=intercode_records, within="*"),
     "bfcl": Layout(translate=bfcl_records, files=("*_result.json",), values=read_answers),

@@ -18,8 +18,8 @@ from qguide.training.recordings.formats.read import FORMATS, read_episodes, reco
 from tests.support.documents import blocks_of
 from tests.support.recordings import SAMPLES
 from tests.support.recordings.agents import atif
-from tests.support.recordings.runs import BFCL_FUNCTIONS, bfcl
-from tests.support.recordings.sample import ASKED, CHAT, Sample, dump
+from tests.support.recordings.runs import BFCL_FUNCTIONS, appworld_call, bfcl
+from tests.support.recordings.sample import ASKED, CHAT, SAID, Sample, dump
 from tests.support.recordings.traces import INSPECT_HEADER
 
 
@@ -168,6 +168,19 @@ def test_questions_of_bfcl_may_lie_beside_its_results(tmp_path: Path) -> None:
     dump(tmp_path / "data/BFCL_v4_other.json", question)
     (episode,) = read(tmp_path, "bfcl")
     assert (episode.reward, episode.messages[1].content) == (1.0, CHAT[0]["content"])
+
+
+def test_a_call_of_appworld_that_failed_has_no_answer(tmp_path: Path) -> None:
+    failed = appworld_call(3) | {"output": {"choices": [{"message": {"content": ""}}], "error": "context exceeded"}}
+    dump(tmp_path / "b0a8eae_2" / "logs" / "lm_calls.jsonl", appworld_call(1), failed)
+    (episode,) = read(tmp_path, fields=Fields(default_reward=0.0))
+    assert (episode.messages, episode.terminated) == (SAID[:3], False)
+
+
+def test_calls_of_appworld_of_which_one_forgets_are_refused(tmp_path: Path) -> None:
+    dump(tmp_path / "b0a8eae_2" / "logs" / "lm_calls.jsonl", appworld_call(3), appworld_call(1))
+    (flaw,) = read(tmp_path, fields=Fields(default_reward=0.0))
+    assert "the call in line 1 does not lead to it" in str(flaw)
 
 
 def test_a_blocked_or_empty_action_of_intercode_is_an_action(tmp_path: Path) -> None:
