@@ -19,7 +19,7 @@ from qguide.server.anthropic.schemas import AnthropicErrorBody
 from qguide.server.chat.answers import ChatChunk
 from qguide.server.chat.schemas import OpenAIErrorBody
 from qguide.server.episodes.archive import EpisodeArchive
-from qguide.server.episodes.service import Episodes, build_recorder, build_store
+from qguide.server.episodes.service import Episodes, build_recorder, build_store, outlasting
 from qguide.server.episodes.state import EpisodeLimits
 from qguide.server.gemini.schemas import GeminiErrorBody
 from qguide.server.http.addresses import BaseUrls, SessionIds, TrustedHosts
@@ -172,8 +172,9 @@ def _lifespan(
         app.state.exposition = Exposition(models.runtime.metrics)
         redis = models.runtime.redis
         app.state.learning = learning = build_learning(settings, models)
+        store = build_store(settings, redis)
         app.state.episodes = Episodes(
-            build_store(settings, redis),
+            store,
             recorder,
             models.runtime.metrics,
             rewards=(settings.min_reward, settings.max_reward),
@@ -197,6 +198,7 @@ def _lifespan(
                 redis.watched() if redis else nullcontext(),
                 upstreams.watched(),
                 learning.watched() if learning else nullcontext(),
+                outlasting(store, settings),
             ):
                 yield
                 await app.state.episodes.settle()

@@ -17,6 +17,7 @@ from contextlib import suppress
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
+from typing import Final
 
 import structlog
 from pydantic import BaseModel
@@ -33,6 +34,8 @@ Undo = Callable[[], bool]
 _log = structlog.get_logger(__name__)
 TREES = "trees"
 OFFERS = "offers"
+NOT_WRITTEN: Final = "the file could not be written; the server's log has the reason"
+"""Reason that may pass, as that of a full disk."""
 
 
 class RotatedFile:
@@ -168,7 +171,7 @@ class EpisodeRecorder:
             return str(error)
         except OSError as error:
             _log.error("episode_not_written", reason=error.strerror or type(error).__name__)
-            return "the file could not be written; the server's log has the reason"
+            return NOT_WRITTEN
         return ""
 
     async def close(self) -> None:

@@ -2,18 +2,18 @@
 
 import asyncio
 import math
-from collections.abc import Awaitable, Callable, Iterable, Sequence
-from contextlib import suppress
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterable, Sequence
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Final
+from typing import Any, Final, TypeVar
 from weakref import WeakValueDictionary
 
 import structlog
 
 from qguide.qnet.errors import EpisodeClosedError, EpisodeFullError, InvalidRequestError, UnknownEpisodeError
 from qguide.qnet.types import History, Message
-from qguide.server.episodes.recorder import EpisodeRecorder, warn_of_old_trees
+from qguide.server.episodes.recorder import NOT_WRITTEN, EpisodeRecorder, warn_of_old_trees
 from qguide.server.episodes.redaction import NoRedaction, RedactionProcesses, Redactor, require_redaction
 from qguide.server.episodes.state import Episode, EpisodeChange, EpisodeLimits, Offer, Outcome
 from qguide.server.episodes.store import EpisodeStore, MemoryEpisodeStore
@@ -28,10 +28,13 @@ OUTCOME_HEADER: Final = "X-QGuide-Outcome"
 """Header of a step that ends its episode: 0 to 1, true or false."""
 EARNED_HEADER: Final = "X-QGuide-Earned"
 """Header of a step: the outcome of its episode if it had ended before it."""
+_MOST_UNWRITTEN: Final = 10_000
+"""Episodes that are written once there is room; of more, those that came first."""
 SETTLE_S: Final = 1.0
 """Time at shutdown for episodes still to be recorded, after the requests in flight have ended."""
 _log = structlog.get_logger(__name__)
 
+Result = TypeVar("Result")
 Ended = Callable[[str, Episode], Awaitable[None]]
 """Is told of each closed episode, which the caller's key scopes; more than once if it has to be."""
 
@@ -86,7 +89,8 @@ class Episodes:
         self._limits = limits
         # One lock per episode being closed, so that a slow redaction delays no other episode.
         self._closing: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
-        self._ending: set[asyncio.Task[Closed]] = set()
+        self._ending: set[asyncio.Task[Any]] = set()
+        self._unwritten: dict[str, Episode] = {}
 
     async def current(self, session: str) -> str:
         """Id of the episode that the next step of an agent's session belongs to.
@@ -226,12 +230,17 @@ class Episodes:
         """Set the outcome of an episode and record it; idempotent for the same reward."""
         self._require_reward(outcome.reward)
         episode_id, _ = await self._latest(episode_id)
-        closing = asyncio.create_task(self._close(scoped_episode_id(episode_id), episode_id, outcome))
-        self._ending.add(closing)
-        closing.add_done_callback(self._ending.discard)
+        closing = self._begin(self._close(scoped_episode_id(episode_id), episode_id, outcome))
         # Shielded, so that a client that disconnects does not leave a write running outside the
         # episode's lock.
         return await asyncio.shield(closing)
+
+    def _begin(self, closing: Coroutine[Any, Any, Result]) -> asyncio.Task[Result]:
+        """Close an episode on a task of its own, for which `settle` waits."""
+        task = asyncio.create_task(closing)
+        self._ending.add(task)
+        task.add_done_callback(self._ending.discard)
+        return task
 
     async def settle(self, *, timeout_s: float = SETTLE_S) -> None:
         """Wait for episodes that are being closed, even if their clients have disconnected.
@@ -239,6 +248,7 @@ class Episodes:
         An episode that is not redacted in time is dropped; its client was never told that it is
         recorded.
         """
+        self._unwritten.clear()  # nothing begins any more
         if self._ending:
             _, late = await asyncio.wait(self._ending, timeout=timeout_s)
             if late:
@@ -289,7 +299,16 @@ class Episodes:
             if not why_not:
                 episode = await self._store.update(place, partial(_written, episode))
             await self._tell(place, episode)
-            return Closed(episode, why_not)
+        if why_not == NOT_WRITTEN and len(self._unwritten) < _MOST_UNWRITTEN:
+            self._unwritten[place] = episode
+        elif not why_not and self._unwritten:  # there is room again
+            self._begin(self._write_late(*self._unwritten.popitem()))
+        return Closed(episode, why_not)
+
+    async def _write_late(self, place: str, episode: Episode) -> None:
+        assert episode.outcome is not None
+        with suppress(UnknownEpisodeError):  # it has expired
+            await self._close(place, episode.id, episode.outcome)
 
     def _hear(self, place: str, episode: Episode) -> None:
         if self._heard is not None:
@@ -329,6 +348,26 @@ def build_store(settings: Settings, link: RedisLink | None) -> EpisodeStore:
     from qguide.server.episodes.redis_store import RedisEpisodeStore  # with Redis' library
 
     return RedisEpisodeStore(link, own, max_bytes=max_bytes, ttl_s=ttl_s)
+
+
+@asynccontextmanager
+async def outlasting(store: EpisodeStore, settings: Settings) -> AsyncIterator[None]:
+    """Go on with the open episodes that an earlier process has left, and leave those of the block.
+
+    Not with Redis, which has them, nor with a redactor, which has not seen their texts.
+    """
+    folder = settings.episodes_folder
+    if folder is None or settings.episodes_redact or not isinstance(store, MemoryEpisodeStore):
+        yield
+        return
+    store.take_up(folder)
+    try:
+        yield
+    finally:
+        try:
+            store.leave(folder)
+        except OSError as error:
+            _log.error("open_episodes_lost", reason=error.strerror)
 
 
 def _counted_for(episode: Episode) -> str:

@@ -155,7 +155,7 @@ class Group:
                 found = self._catch_up()
                 while self._pending:
                     line = self._pending[0]
-                    known = isinstance(line, EpisodeLine) and self.progress.counted(line.episode)
+                    known = isinstance(line, EpisodeLine) and self.progress.has(line)
                     if not known:
                         self._write(line)
                     # Only after it was written: what a full disk refuses is written later, in its

@@ -1,6 +1,6 @@
 """State of learning, as it follows from the lines of a ledger. No clock, no files."""
 
-from bisect import bisect_left
+from bisect import bisect_left, insort
 from collections import Counter, deque
 from dataclasses import dataclass, field
 from statistics import fmean
@@ -57,7 +57,7 @@ class Progress:
         refused: versions up to this one are not tried.
         unguided: episodes of the agent's own choices.
         silent: those that ended as unknown.
-        known: ids of the newest episodes.
+        known: ids of the newest episodes, with the number of those that were not recorded.
         recorded: (number, id) of the newest that can be learned from.
         prompts: hashes of the newest prompts and tools.
         policies: record of each policy, where several drew.
@@ -84,7 +84,7 @@ class Progress:
     silent: Silent = field(default_factory=Silent)
     spending: Spending = field(default_factory=Spending)
     curve: Curve = field(default_factory=Curve)
-    known: dict[str, None] = field(default_factory=dict)
+    known: dict[str, int | None] = field(default_factory=dict)
     recorded: list[tuple[int, str]] = field(default_factory=list)
     prompts: deque[str] = field(default_factory=deque)
     policies: dict[str, PolicyRecord] = field(default_factory=dict)
@@ -154,6 +154,10 @@ class Progress:
         """True if the episode of this id has its line."""
         return episode in self.known
 
+    def has(self, line: EpisodeLine) -> bool:
+        """True if the line would change nothing; a recording may come later than the outcome."""
+        return self.counted(line.episode) and not (line.recorded and self.known[line.episode] is not None)
+
     def newest(self) -> tuple[str, ...]:
         """Ids of the newest episodes that are still learned from."""
         return tuple(episode for number, episode in self.recorded if number >= self.since)
@@ -198,14 +202,20 @@ class Progress:
                 self.spending.add(line)
 
     def _end(self, line: EpisodeLine) -> None:
-        if self.counted(line.episode):
+        if self.has(line):
             return
+        late = self.known.get(line.episode)
+        number = self.episodes.count if late is None else late
         if line.episode:
-            self.known[line.episode] = None
+            self.known[line.episode] = None if line.recorded else number
+        if line.recorded:
+            insort(self.recorded, (number, line.episode))
+            del self.recorded[:-MOST_EPISODES]
+        if late is not None:
+            return
         if len(self.known) > MOST_KNOWN:
             del self.known[next(iter(self.known))]
         self.silent.heard(line.episode)
-        number = self.episodes.count
         self.episodes.add(line)
         self.cut += line.cut
         for name, steps in line.policies.items():
@@ -213,9 +223,6 @@ class Progress:
             share = steps / sum(line.policies.values())
             self.policies[name] = before.plus(line.outcome, share)
         self.curve.add(number, line)
-        if line.recorded:
-            self.recorded.append((number, line.episode))
-            del self.recorded[:-MOST_EPISODES]
         if line.shadow is not None:
             self.shadow = line.shadow.plus(self.shadow)
         arm = line.arm

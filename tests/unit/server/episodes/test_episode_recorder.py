@@ -24,7 +24,7 @@ from qguide.server.episodes.recorder import EpisodeRecorder, RotatedFile
 from qguide.server.episodes.redaction import NoRedaction, Redactor
 from qguide.server.episodes.redis_store import RedisEpisodeStore
 from qguide.server.episodes.service import Closed, Episodes, build_recorder
-from qguide.server.episodes.state import Offer, Outcome
+from qguide.server.episodes.state import Episode, Offer, Outcome
 from qguide.server.episodes.store import MemoryEpisodeStore
 from qguide.server.observability.metrics import Metrics
 from qguide.server.redis.client import RedisLink
@@ -179,12 +179,32 @@ async def test_a_full_disk_takes_no_recorded_episode_and_leaves_no_file(disk: Di
 
 async def test_a_disk_that_is_full_now_and_then_uses_up_no_files(disk: Disk) -> None:
     recorder = EpisodeRecorder(disk.folder, max_file_bytes=10**9, max_files=2, redactor=NoRedaction())
-    end = partial(ended, Episodes(memory(), recorder, Metrics()), observation=disk.observation)
+    end = partial(ended, episodes := Episodes(memory(), recorder, Metrics()), observation=disk.observation)
     for name in "abcde":
         assert await end(name) == [True]
         with disk.full():
-            assert await end(f"{name}-lost") == [False]
-    assert len(rows(disk.folder, "trees")) == 5
+            assert await end(f"{name}-refused") == [False]
+    await episodes.settle()
+    assert len(list(disk.folder.glob("trees-*"))) == 1
+
+
+async def test_what_a_full_disk_refused_is_written_once_there_is_room(disk: Disk) -> None:
+    told: list[tuple[str, bool]] = []
+
+    async def tell(place: str, episode: Episode) -> None:
+        told.append((place, episode.recorded))
+
+    episodes = Episodes(memory(), recorder_of(disk.folder), Metrics(), ended=tell)
+    end = partial(ended, episodes, observation=disk.observation)
+    assert await end("a") == [True]
+    with disk.full():
+        assert await end("b", "c", "d") == [False] * 3
+    assert await end("e") == [True]
+    async with asyncio.timeout(30):
+        while len(told) < 8:
+            await asyncio.sleep(0.01)
+    assert [len(rows(disk.folder, kind)) for kind in ("trees", "offers")] == [5, 5]
+    assert sorted(told[-3:]) == [("/b", True), ("/c", True), ("/d", True)]
 
 
 async def test_the_oldest_file_stays_while_its_successor_is_not_whole(tmp_path: Path) -> None:

@@ -1,6 +1,9 @@
 """The bounds of the store in memory."""
 
 from functools import partial
+from pathlib import Path
+
+from structlog.testing import capture_logs
 
 from qguide.server.episodes.state import Episode, EpisodeChange
 from qguide.server.episodes.store import MemoryEpisodeStore
@@ -64,4 +67,38 @@ async def test_an_episode_untouched_for_too_long_is_gone() -> None:
     assert await store.get("a") is not None
     clock.now_s += 4
     assert await store.get("a") is None
+    assert store.nbytes == 0
+
+
+async def test_episodes_that_a_server_leaves_are_taken_up_once_and_grow_old_meanwhile(tmp_path: Path) -> None:
+    clock = Clock()
+    stopped = MemoryEpisodeStore(max_bytes=10**6, ttl_s=10, clock=clock)
+    await keep(stopped, "a")
+    clock.now_s += 11
+    await stopped.update("b", lambda _: EpisodeChange(Episode(id="b", records=1, record_bytes=4), b'"a\nb"'))
+    (folder := tmp_path / "new").mkdir()
+    stopped.leave(folder)
+    assert [path.stat().st_mode & 0o777 for path in folder.iterdir()] == [0o600]
+
+    begun, other = (MemoryEpisodeStore(max_bytes=10**6, ttl_s=10, clock=clock) for _ in range(2))
+    for store in (begun, other):
+        store.take_up(folder)
+    assert await begun.get("b") == await stopped.get("b")
+    assert await begun.records("b") == (b'"a\nb"',)
+    assert begun.nbytes == stopped.nbytes
+    assert [await store.get("a") for store in (begun, other)] == [None, None]
+    assert await other.get("b") is None
+    assert not list(folder.iterdir())
+    clock.now_s += 9
+    assert await begun.get("b") is not None
+    clock.now_s += 2
+    assert await begun.get("b") is None
+
+
+async def test_what_an_earlier_version_left_is_told_and_ends_no_start(tmp_path: Path) -> None:
+    (tmp_path / "x.open").write_text('{"place": "a"}\n')
+    store = MemoryEpisodeStore(max_bytes=10**6, ttl_s=10)
+    with capture_logs() as logs:
+        store.take_up(tmp_path)
+    assert [log["event"] for log in logs] == ["episode_not_taken_up"]
     assert store.nbytes == 0

@@ -6,6 +6,7 @@ import pytest
 from fastapi.testclient import TestClient
 
 from qguide.qnet.records import OfferRow, TreeRow
+from qguide.server.app import create_app
 from qguide.training.data.runs import read_rows
 from qguide.training.guidance_report.build import build_report
 from qguide.training.learning.sources import read_learnable
@@ -47,6 +48,23 @@ def test_an_episode_becomes_a_tree_and_its_offers(serve: Serve, tmp_path: Path) 
     assert [c["count"] for c in offers[0]["candidates"]] == [1, 1, 1]
     (file,) = tmp_path.glob("offers-*.jsonl")
     assert len(list(read_rows(file, OfferRow))) == 3
+
+
+def test_an_open_episode_goes_on_after_a_restart(tmp_path: Path) -> None:
+    settings = recording(tmp_path)
+    with TestClient(create_app(settings), "http://127.0.0.1") as client:
+        action = act(client, [TASK])["action"]
+    with TestClient(create_app(settings), "http://127.0.0.1") as client:
+        act(client, then([TASK], action, "It is open."))
+        assert end(client).json()["recorded"]
+    (tree,) = rows(tmp_path, "trees")
+    first, _ = tree["nodes"]
+    assert first["action"] == action
+
+    redacted = recording(tmp_path / "redacted", episodes_redact=f"{HOOKS}:hide")
+    with TestClient(create_app(redacted), "http://127.0.0.1") as client:
+        act(client, [TASK])
+    assert not list((tmp_path / "redacted").glob("*.open"))
 
 
 def test_what_was_earned_on_the_way_is_told_apart_from_the_outcome(serve: Serve, tmp_path: Path) -> None:

@@ -109,6 +109,19 @@ def test_what_a_full_disk_refused_is_counted_later_and_nothing_is_half_written(t
     assert Group("_", tmp_path, Rules()).progress.episodes.count == 2
 
 
+def test_a_recording_that_comes_late_is_learned_from_in_its_place(tmp_path: Path) -> None:
+    group = Group("_", tmp_path, Rules())
+    group.end(line("a"))
+    group.end(line("b").model_copy(update={"recorded": False}))
+    group.end(line("c"))
+    assert group.progress.newest() == ("a", "c")
+    for _ in range(2):
+        group.end(line("b"))
+    for found in (group.progress, Group("_", tmp_path, Rules()).progress):
+        assert found.newest() == ("a", "b", "c")
+        assert found.episodes.count == 3
+
+
 def test_two_replicas_begin_one_trial(tmp_path: Path) -> None:
     one, other = (Group("_", tmp_path, Rules()) for _ in range(2))
     assert one.fitted(FitLine(version=1, episodes=0, licensed=True, reason="better")) == []
