@@ -111,7 +111,9 @@ def _swe_turn(turn: Record) -> Record:
 
 def mini_swe_records(record: Record) -> Iterator[Record]:
     """A trajectory of mini-swe-agent; its reward is in the report of an evaluation."""
-    said = [turn for turn in record["messages"] if turn.get("role") != "exit"]
+    said = [
+        turn for turn in record["messages"] if turn.get("role") != "exit" and not value_at(turn, "extra.exit_status")
+    ]
     yield {
         "messages": said,
         "reward": None,

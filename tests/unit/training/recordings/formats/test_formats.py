@@ -170,6 +170,14 @@ def test_questions_of_bfcl_may_lie_beside_its_results(tmp_path: Path) -> None:
     assert (episode.reward, episode.messages[1].content) == (1.0, CHAT[0]["content"])
 
 
+def test_mini_swe_agents_last_note_may_be_a_users_as_its_documentation_has_it(tmp_path: Path) -> None:
+    note = {"role": "user", "content": "", "extra": {"exit_status": "Submitted", "submission": "diff"}}
+    trajectory = {"info": {"exit_status": "Submitted"}, "messages": [*CHAT, note]}
+    dump(tmp_path / "mug.traj.json", trajectory | {"trajectory_format": "mini-swe-agent-1.1"})
+    (episode,) = read(tmp_path, fields=Fields(default_reward=1.0))
+    assert (episode.messages[-1], episode.terminated) == (ASKED[1], True)
+
+
 def test_a_call_of_appworld_that_failed_has_no_answer(tmp_path: Path) -> None:
     failed = appworld_call(3) | {"output": {"choices": [{"message": {"content": ""}}], "error": "context exceeded"}}
     dump(tmp_path / "b0a8eae_2" / "logs" / "lm_calls.jsonl", appworld_call(1), failed)
