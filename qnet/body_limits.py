@@ -15,7 +15,7 @@ than parsing, so JSON that could just be parsed might not be serialisable.
 
 import asyncio
 import zlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any, Final
 
 import httpx
@@ -105,6 +105,10 @@ class BoundedBody:
         """True if it comes in chunks that are shorter than any event."""
         return self._arrived < _EVENT_BYTES * self._chunks
 
+    def arrived(self) -> bytes:
+        """The bytes that have arrived so far."""
+        return b"".join(self._parts)
+
     def content(self) -> bytes:
         """All of it.
 
@@ -113,7 +117,7 @@ class BoundedBody:
         """
         if self._gzip is not None and self._arrived and not self._gzip.eof:
             raise zlib.error("the gzip stream was cut off")
-        return b"".join(self._parts)
+        return self.arrived()
 
     def _keep(self, part: bytes) -> None:
         self._size += len(part)
@@ -125,11 +129,14 @@ class BoundedBody:
             raise AnswerTooLargeError(f"answered with more than {self._max_bytes:,} bytes")
 
 
-async def read_bounded(response: httpx.Response, *, max_bytes: int, events: bool = False) -> httpx.Response:
+async def read_bounded(
+    response: httpx.Response, *, max_bytes: int, events: bool = False, cut_off: Callable[[bytes], None] | None = None
+) -> httpx.Response:
     """The same answer with its body, decompressed.
 
     Args:
         events: it is a stream of events, which may come in more chunks.
+        cut_off: gets what has arrived if the reading is cancelled.
 
     Raises:
         AnswerTooLargeError: it has more than `max_bytes`, compressed or not, or too many chunks.
@@ -144,6 +151,10 @@ async def read_bounded(response: httpx.Response, *, max_bytes: int, events: bool
             for _ in body.add(raw):
                 await asyncio.sleep(_REST_S if body.drips else 0)
         return _read(response, body)
+    except asyncio.CancelledError:
+        if cut_off:
+            cut_off(body.arrived())
+        raise
     except zlib.error as error:
         raise httpx.DecodingError(str(error), request=response.request) from error
 

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final, Literal
 
-DialectName = Literal["chat", "messages", "responses"]
+DialectName = Literal["chat", "messages", "responses", "gemini"]
 BETAS: Final = "anthropic-beta"
 """Header of the betas of Anthropic's API that a request asks for."""
 

@@ -8,7 +8,6 @@ Where else a dialect is spoken:
     its errors                        server/http/error_bodies.py
     our own bodies, no dialect        server/own_bodies/
 
-Upstreams are asked in three of them. Gemini's is spoken by callers alone, so that its codec is
-`server/gemini/translation.py`. So is Ollama's (`ollama.py`), whose bodies are in
-`server/routes/ollama.py`.
+Upstreams are asked in four of them. Ollama's (`ollama.py`) is spoken by callers alone, and its bodies
+are in `server/routes/ollama.py`.
 """

@@ -23,6 +23,7 @@ from qguide.qnet.dialects.shapes import (
     passed_on,
 )
 from qguide.qnet.errors import InvalidRequestError
+from qguide.qnet.native_requests import DialectName
 from qguide.qnet.openai_messages import PART_END, text_of
 from qguide.qnet.turns import paced
 from qguide.qnet.types import INSTRUCTING
@@ -256,7 +257,7 @@ def _source(address: str) -> Json:
 
 
 def _tool_use(call: Mapping[str, Any]) -> Json:
-    function = _function(call)
+    function = function_of(call)
     try:
         given = json.loads(function.get("arguments") or "{}")
     except ValueError:
@@ -266,11 +267,12 @@ def _tool_use(call: Mapping[str, Any]) -> Json:
     return {"type": "tool_use", "id": call.get("id"), "name": function["name"], "input": given}
 
 
-def _function(given: Mapping[str, Any]) -> Mapping[str, Any]:
+def function_of(given: Mapping[str, Any], dialect: DialectName = "messages") -> Mapping[str, Any]:
+    """The function of a chat's tool, call or `tool_choice`."""
     if (kind := given.get("type", "function")) != "function":
         raise InvalidRequestError(
             f"a tool or call has the type {str(kind)[:40]!r}; an upstream of the dialect "
-            "'messages' knows functions only"
+            f"{dialect!r} knows functions only"
         )
     function = given.get("function")
     if not isinstance(function, Mapping) or not isinstance(function.get("name"), str):
@@ -294,9 +296,9 @@ def _parameters(parameters: Mapping[str, object]) -> Json:
         said["output_config"] = config
     choice, parallel = given.pop("tool_choice", None), given.pop("parallel_tool_calls", None)
     if tools := given.pop("tools", None):
-        functions: list[Mapping[str, Any]] = [{**_function(tool), **_cached(tool)} for tool in tools]
+        functions: list[Mapping[str, Any]] = [{**function_of(tool), **_cached(tool)} for tool in tools]
         if isinstance(choice, Mapping) and choice.get("type") == "allowed_tools":
-            functions, choice = _allowed(functions, choice.get("allowed_tools"))
+            functions, choice = allowed_functions(functions, choice.get("allowed_tools"))
         said["tools"] = [_tool(function) for function in functions]
         if choice is not None or parallel is False:
             said["tool_choice"] = _tool_choice(choice, parallel)
@@ -312,11 +314,11 @@ def _may_think(chat: Mapping[str, Any], body: Mapping[str, Any], longest: int | 
     return asks and spread and not forced and "thinking" not in body and (longest is None or longest > _LEAST_THOUGHT)
 
 
-def _allowed(functions: Sequence[Mapping[str, Any]], allowed: object) -> tuple[list[Mapping[str, Any]], str]:
+def allowed_functions(functions: Sequence[Mapping[str, Any]], allowed: object) -> tuple[list[Mapping[str, Any]], str]:
     """The functions that may be called, and whether one has to be."""
     match allowed:
         case {"mode": str(mode), "tools": list(tools)} if all(isinstance(t, dict) for t in tools):
-            names = {_function(tool)["name"] for tool in tools}
+            names = {function_of(tool)["name"] for tool in tools}
             if found := [function for function in functions if function["name"] in names]:
                 return found, mode
     raise InvalidRequestError(
@@ -334,7 +336,7 @@ def _tool(function: Mapping[str, Any]) -> Json:
 
 def _tool_choice(choice: Any, parallel: Any) -> Json:
     if isinstance(choice, Mapping):
-        said: Json = {"type": "tool", "name": _function(choice)["name"]}
+        said: Json = {"type": "tool", "name": function_of(choice)["name"]}
     else:
         said = {"type": _TOOL_CHOICES.get(choice, "auto")}
     one = parallel is False and said["type"] != "none"

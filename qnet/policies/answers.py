@@ -317,6 +317,7 @@ class _Error(IgnoringExtras):
     message: _Text = ""
     code: _Name = ""
     type: _Name = ""
+    status: _Name = ""
     param: _Text = ""
 
 
@@ -335,7 +336,7 @@ def read_refusal(answer: bytes) -> Refusal:
     if not isinstance(error, _Error):
         error = _Error(message=error or read.message)
     reason = (error.message or read.message)[:_SHOWN_CHARACTERS] or Refusal().reason
-    return Refusal(reason, error.code, error.type, error.param[:_SHOWN_CHARACTERS] or None)
+    return Refusal(reason, error.code, error.type or error.status, error.param[:_SHOWN_CHARACTERS] or None)
 
 
 def retry_after_s(header: str | None) -> float | None:

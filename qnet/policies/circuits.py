@@ -275,7 +275,7 @@ content policy that refuses some of the draws."""
 
 FORGET_AFTER_S: Final = 300.0
 
-_NAMES_N = re.compile(r"\bn\b")
+_NAMES_N = re.compile(r"\bn\b|candidate_?count|multiple candidates", re.IGNORECASE)
 _log = logging.getLogger(__name__)
 
 

@@ -74,7 +74,7 @@ _SPARE: Final[Mapping[str, Sequence[str]]] = {
     "verbosity": ("verbosity", "text.verbosity"),
     "reasoning_effort": ("reasoning_effort",),
     "effort": ("output_config.effort",),
-    "thinking": ("thinking", "context_management"),
+    "thinking": ("thinking", "context_management", "generationConfig.thinkingConfig"),
     "summary": ("reasoning.summary",),
     "reasoning": ("reasoning",),
 }

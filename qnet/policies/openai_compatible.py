@@ -24,7 +24,7 @@ from qguide.qnet.errors import (
     UpstreamTimeoutError,
     UpstreamUnavailableError,
 )
-from qguide.qnet.policies.answer_parsing import is_stream, parse, read_stream
+from qguide.qnet.policies.answer_parsing import events_in, is_stream, parse, read_stream
 from qguide.qnet.policies.answers import Completion, Refusal, object_in
 from qguide.qnet.policies.circuits import CircuitOpenError, NSupport, UpstreamCall, UpstreamCircuits, refusal
 from qguide.qnet.policies.failures import FORBIDDEN, failure_of, refused_parameters, stream_failure, without_refused
@@ -36,6 +36,8 @@ from qguide.qnet.work_context import all_of, cache_salt_of, one_group, record_us
 
 _FIRST_WAIT_S = 0.1
 _NO_ROUTE = (404, 405, 501)
+_OPENING_BYTES = 65_536
+"""Of a stream that is given up; those that tell the prompt's tokens do so in their first events."""
 _CACHED_FROM = 4096
 """Characters, about 1,024 tokens: Anthropic caches no shorter prompt."""
 
@@ -123,7 +125,7 @@ class OpenAICompatiblePolicy:
     async def count_prompt(self, history: History, sampling: Sampling) -> int | None:
         """Number of a prompt's tokens as the upstream counts; None if it has no route for that."""
         told = await self._ask_beside(self._dialect.counting, history, sampling)
-        counted = None if told is None else told.get("input_tokens")
+        counted = None if told is None else told.get("input_tokens", told.get("totalTokens"))
         if told is not None and (not isinstance(counted, int) or counted < 0):
             raise UpstreamError(f"upstream {self.name} did not answer with a number of tokens")
         return counted
@@ -144,7 +146,8 @@ class OpenAICompatiblePolicy:
         path, fields = route
         body = self._dialect.request_body(self.model, history, n=1, sampling=sampling)
         headers = self._dialect.request_headers(history, sampling)
-        return await self.ask(path, {n: v for n, v in body.items() if n in fields}, headers)
+        path, body = self._dialect.placed(path, {n: v for n, v in body.items() if n in fields})
+        return await self.ask(path, body, headers)
 
     async def ask(self, path: str, body: Json, headers: dict[str, str]) -> Json | None:
         """The answer of any route that takes and gives JSON; None if the upstream does not have it."""
@@ -325,7 +328,8 @@ class OpenAICompatiblePolicy:
         # Cancelled, or not readable: neither says whether the upstream is well.
         outcome = self._circuits.abandon
         try:
-            response = await self._http.post(self._dialect.path, body, headers, begun=begun)
+            path, content = self._dialect.placed(self._dialect.path, body)
+            response = await self._http.post(path, content, headers, begun=begun, cut_off=self._cut_off)
             if response.status_code != 200:
                 outcome = self._circuits.fail if response.is_server_error else self._circuits.succeed
                 raise await failure_of(response, self.name, is_patient=self._limits.is_patient)
@@ -346,6 +350,10 @@ class OpenAICompatiblePolicy:
             raise
         finally:
             outcome(admission)
+
+    def _cut_off(self, arrived: bytes) -> None:
+        """Count what a stream had told of its usage when it was given up."""
+        record_usage(self._dialect.usage_in(events_in(arrived[:_OPENING_BYTES])))
 
     async def _read(self, response: httpx.Response) -> Completion:
         """The answer, whether it came whole or as a stream."""

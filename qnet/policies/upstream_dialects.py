@@ -1,15 +1,24 @@
 """Dialects of upstreams: requests written in them, and answers read as chat completions'. Pure."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Final, Literal
 
-from qguide.qnet.dialects import chat_chunks, messages_answers, messages_requests, responses_answers, responses_requests
+from qguide.qnet.dialects import (
+    chat_chunks,
+    gemini_answers,
+    gemini_requests,
+    messages_answers,
+    messages_requests,
+    responses_answers,
+    responses_requests,
+)
 from qguide.qnet.dialects.shapes import ASKED, Json
 from qguide.qnet.native_requests import BETAS, DialectName, NativeAnswer, NativeRequest
 from qguide.qnet.openai_messages import wire_message
-from qguide.qnet.policies.answers import Completion, cut_at, object_in, read_completion
+from qguide.qnet.policies.answers import Completion, cut_at, object_in, read_completion, usage_of
 from qguide.qnet.types import Candidate, History, Sampling
+from qguide.qnet.usage import TokenUsage
 
 MaxTokensName = Literal["max_tokens", "max_completion_tokens"]
 """Parameter for the longest completion; OpenAI's reasoning models take only the second."""
@@ -25,6 +34,10 @@ def _bearer(api_key: str | None) -> dict[str, str]:
 def _anthropic(api_key: str | None) -> dict[str, str]:
     key = {"x-api-key": api_key} if api_key else {}
     return {"anthropic-version": _ANTHROPIC_VERSION, **key}
+
+
+def _google(api_key: str | None) -> dict[str, str]:
+    return {"x-goog-api-key": api_key} if api_key else {}
 
 
 def _marked(body: Json) -> Json:
@@ -68,6 +81,8 @@ class Dialect:
         compacting: likewise for the route that compacts a history.
         marked: the request with a breakpoint of the prompt's cache at its end; None if caches of
             the dialect need none, or there are none.
+        placed: path and content of a request, if the path depends on that.
+        one_of: the answer with one of its candidates; None if it has only one.
     """
 
     name: DialectName
@@ -84,6 +99,8 @@ class Dialect:
     counting: tuple[str, frozenset[str]] | None = None
     compacting: tuple[str, frozenset[str]] | None = None
     marked: Callable[[Json], Json] | None = None
+    placed: Callable[[str, Json], tuple[str, Json]] = lambda path, body: (path, body)
+    one_of: Callable[[Json, int], Json] = lambda answer, index: answer
 
     def request_body(self, model: str, history: History, *, n: int, sampling: Sampling) -> dict[str, Any]:
         """Body of a request; settings that are None are left to the upstream.
@@ -128,6 +145,16 @@ class Dialect:
         own = native is not None and native.dialect == self.name and native.history is history
         return native if own else None
 
+    def usage_in(self, events: Iterable[Mapping[str, Any]]) -> TokenUsage:
+        """The usage that the first events of a stream tell; nothing if they tell none."""
+        told: Json = {}
+        for event in events:
+            for said in (event, event.get("message"), event.get("response")):
+                for name in ("usage", "usageMetadata"):
+                    if isinstance(said, Mapping) and isinstance(said.get(name), Mapping):
+                        told[name] = told.get(name, {}) | said[name]
+        return usage_of(self.completion_of(told) if self.completion_of else told)
+
     def read_answer(self, answer: bytes) -> Completion:
         """Read an answer with status 200; never raises."""
         said, is_object = object_in(answer)
@@ -136,7 +163,10 @@ class Dialect:
         if self.completion_of is None:
             return read_completion(said)
         read = read_completion(self.completion_of(said))
-        drawn = [replace(one, native=NativeAnswer(self.name, said)) for one in read.candidates]
+        drawn = [
+            replace(one, native=NativeAnswer(self.name, self.one_of(said, index)))
+            for index, one in enumerate(read.candidates)
+        ]
         return replace(read, candidates=drawn)
 
 
@@ -187,6 +217,20 @@ RESPONSES: Final = Dialect(
     ),
 )
 
+GEMINI: Final = Dialect(
+    "gemini",
+    gemini_requests.GENERATE,
+    "list of candidates",
+    gemini_answers.assembled_content,
+    gemini_requests.request_of,
+    gemini_answers.completion_of,
+    headers=_google,
+    takes_n=True,
+    counting=(gemini_requests.COUNT, frozenset(("model", "contents", "systemInstruction", "tools", "toolConfig"))),
+    placed=gemini_requests.placed,
+    one_of=gemini_answers.one_of,
+)
+
 
 def build_dialect(name: DialectName, max_tokens_name: MaxTokensName = "max_tokens") -> Dialect:
     """The dialect in which an upstream is asked."""
@@ -197,3 +241,5 @@ def build_dialect(name: DialectName, max_tokens_name: MaxTokensName = "max_token
             return MESSAGES
         case "responses":
             return RESPONSES
+        case "gemini":
+            return GEMINI

@@ -2,7 +2,7 @@
 
 import asyncio
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import httpx
@@ -83,7 +83,13 @@ class UpstreamHttp:
         return await health_problem(self._http, timeout=timeout, max_answer_bytes=limits.max_answer_bytes)
 
     async def post(
-        self, path: str, body: dict[str, Any], headers: dict[str, str], *, begun: asyncio.Event | None = None
+        self,
+        path: str,
+        body: dict[str, Any],
+        headers: dict[str, str],
+        *,
+        begun: asyncio.Event | None = None,
+        cut_off: Callable[[bytes], None] | None = None,
     ) -> httpx.Response:
         """Send a JSON body; see `send`."""
         try:
@@ -92,7 +98,7 @@ class UpstreamHttp:
             raise InvalidRequestError(
                 "the request holds NaN or Infinity, which is no JSON; send finite numbers"
             ) from error
-        return await self.send("POST", path, content, headers | session_headers(), begun=begun)
+        return await self.send("POST", path, content, headers | session_headers(), begun=begun, cut_off=cut_off)
 
     async def send(
         self,
@@ -103,12 +109,14 @@ class UpstreamHttp:
         *,
         query: Mapping[str, str] | None = None,
         begun: asyncio.Event | None = None,
+        cut_off: Callable[[bytes], None] | None = None,
         is_parsed: bool = True,
     ) -> httpx.Response:
         """Send any request; its answer has any status.
 
         Args:
             begun: set as soon as an answer begins.
+            cut_off: gets what has arrived of a stream that is cancelled.
             is_parsed: the answer is JSON that is read here; False: it may be any bytes.
         """
         limits = self._limits
@@ -119,7 +127,9 @@ class UpstreamHttp:
                 if begun and response.status_code == 200:
                     begun.set()
                 most = limits.max_answer_bytes * (_STREAMED if is_stream(response) else 1)
-                answer = await read_bounded(response, max_bytes=most, events=is_stream(response))
+                events = is_stream(response)
+                heard = cut_off if events else None
+                answer = await read_bounded(response, max_bytes=most, events=events, cut_off=heard)
             if is_parsed:
                 check_number_of_values(answer.content, most // _BYTES_PER_VALUE)
             return answer

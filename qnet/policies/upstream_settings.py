@@ -68,11 +68,11 @@ class UpstreamSettings(BaseModel):
 
     Attributes:
         url: base URL as for an OpenAI client; the dialect's path (/chat/completions, /responses,
-            /messages) is appended to it.
+            /messages, /models/MODEL:generateContent) is appended to it.
         model: the model's name at the upstream.
         dialect: `chat` asks by chat completions, which most servers know; `responses` by OpenAI's
-            Responses API; `messages` by Anthropic's Messages API. The last two send one request per
-            candidate.
+            Responses API; `messages` by Anthropic's Messages API; `gemini` by Gemini's
+            generateContent. Responses and messages send one request per candidate.
         n: `one_request` draws all candidates with one request (`n`); `parallel` sends one request
             per candidate.
         max_tokens_name: the parameter for the longest completion; OpenAI's reasoning models take

@@ -1,7 +1,7 @@
 """Fake server of a model for demos and tests: `qguide fake-upstream`.
 
 It has no model: it replies from a script, calls the tools of the request, judges by a rule, and
-fails on demand. It speaks chat completions, OpenAI's Responses API and Anthropic's Messages API.
+fails on demand. It speaks chat completions.
 """
 
 import asyncio
@@ -56,7 +56,7 @@ class FakeUpstream:
         together: number of first requests that are answered only once all of them have arrived.
         asked: bodies of the requests so far, oldest first, but for how they are to be sent.
         streamed: number of requests that asked for a stream.
-        keys: their Authorization or x-api-key headers.
+        keys: their Authorization, x-api-key or x-goog-api-key headers.
         sessions: their X-Session-ID headers.
         traces: their traceparent headers.
         betas: their anthropic-beta headers.
@@ -118,7 +118,7 @@ class FakeUpstream:
         self.asked.append(without_stream(given))
         self.streamed += bool(given.get("stream"))
         headers = request.headers
-        self.keys.append(headers.get("authorization") or headers.get("x-api-key"))
+        self.keys.append(headers.get("authorization") or headers.get("x-api-key") or headers.get("x-goog-api-key"))
         self.sessions.append(request.headers.get("x-session-id"))
         self.traces.append(request.headers.get("traceparent"))
         self.betas.append(request.headers.get("anthropic-beta"))

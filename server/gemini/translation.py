@@ -7,25 +7,16 @@ has an id for each, so calls without one get their place in the conversation.
 import base64
 import json
 import re
-import uuid
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from qguide.qnet.dialects.messages_answers import read_call
-from qguide.qnet.dialects.messages_requests import SIGNATURE, arguments_of
-from qguide.qnet.dialects.shapes import (
-    ASKED,
-    THOUGHTS,
-    Json,
-    OpenCalls,
-    answer_format,
-    assistant_turn,
-    calls_in,
-    joined,
-    pieces_of,
-    thoughts_in,
-)
+from pydantic.alias_generators import to_camel
+
+from qguide.qnet.dialects.gemini_answers import OWN_SIGNATURES, content_of
+from qguide.qnet.dialects.gemini_requests import JSON_TYPE
+from qguide.qnet.dialects.messages_requests import arguments_of
+from qguide.qnet.dialects.shapes import ASKED, Json, OpenCalls, answer_format, assistant_turn, joined
 from qguide.qnet.errors import InvalidRequestError, MalformedHistoryError, UnsupportedParameterError
 from qguide.qnet.turns import paced
 from qguide.server.chat.schemas import ChatCompletionRequest, chat_request_of
@@ -49,10 +40,12 @@ CALLED_HERE: Final = {
 }
 """Gemini's names of parameters that a chat completion calls otherwise."""
 
+_CONFIG: Final = {
+    *(field.alias for field in GenerationConfig.model_fields.values()),
+    *("responseLogprobs", "logprobs", "mediaResolution"),
+}
 _CACHED: Final = frozenset(("cachedContent", "cached_content"))
 _MODES: Final = {"ANY": "required", "NONE": "none"}
-_FINISH_REASONS: Final = {"length": "MAX_TOKENS", "content_filter": "SAFETY"}
-_JSON: Final = "application/json"
 _NUMBERS: Final = re.compile(r"\d+")
 _COUNTS: Final = re.compile(r"(min|max)(Items|Length|Properties)")
 
@@ -104,6 +97,12 @@ def read_content(body: GenerateContentRequest, model: str) -> Asked:
         thinks,
         tuple(without_effect(dropped | body.parameters.keys())),
     )
+
+
+def known_config(given: Mapping[str, Any]) -> tuple[Json, tuple[str, ...]]:
+    """Options of the draws that an upstream of this dialect gets, and a warning of the others, which make no text."""
+    known = {to_camel(name): value for name, value in given.items() if to_camel(name) in _CONFIG}
+    return known, tuple(without_effect([f"generationConfig.{n}" for n in given if to_camel(n) not in _CONFIG]))
 
 
 def chat_prompt(body: GeminiPrompt, model: str) -> Json:
@@ -181,84 +180,29 @@ def _tool_choice(calling: CallingConfig) -> str | Json:
 
 
 def _response_format(config: GenerationConfig) -> Json | None:
-    if config.response_mime_type not in (None, "text/plain", _JSON):
+    if config.response_mime_type not in (None, "text/plain", JSON_TYPE):
         raise InvalidRequestError(
             f"generationConfig.responseMimeType is {config.response_mime_type[:40]!r}, but an "
-            f"answer is text/plain or {_JSON}"
+            f"answer is text/plain or {JSON_TYPE}"
         )
     schema = config.response_json_schema
     if schema is None and config.response_schema is not None:
         schema = json_schema(config.response_schema)
     if schema is not None:
         return answer_format(schema)
-    return {"type": "json_object"} if config.response_mime_type == _JSON else None
+    return {"type": "json_object"} if config.response_mime_type == JSON_TYPE else None
 
 
-def content_of(completion: Json, asked: Asked) -> Json:
-    """The response body: Gemini's answer, extended by `qguide`."""
-    choice, guidance = completion["choices"][0], completion["qguide"]
-    parts, unparsed = _parts_of(choice["message"], thinks=asked.thinks)
-    guidance["warnings"] += [*asked.warnings, *unparsed]
-    reason = _FINISH_REASONS.get(choice["finish_reason"], "STOP")
-    content = {"role": "model", "parts": parts}
-    return {
-        "candidates": [{"content": content, "finishReason": reason, "index": 0}],
-        "usageMetadata": _usage(completion["usage"]),
-        "modelVersion": completion["model"],
-        "responseId": uuid.uuid4().hex,
-        "qguide": guidance,
-    }
+def answer_of(completion: Json, asked: Asked, native: Mapping[str, Any] | None = None) -> Json:
+    """The response body: Gemini's answer, extended by `qguide`.
 
-
-def _parts_of(message: Json, *, thinks: bool) -> tuple[list[Json], list[str]]:
-    """Parts of a reply, and warnings of calls whose arguments are not an object."""
-    parts: list[Json] = []
-    if thinks and (thoughts := thoughts_in(message)):
-        field, said = thoughts
-        signature = signature_of(field)
-        parts.append({"text": said, "thought": True, "thoughtSignature": signature})
-    refusal = message.get("refusal")
-    if text := message.get("content") or (refusal if isinstance(refusal, str) else ""):
-        parts.append({"text": text})
-    warnings = []
-    for call in calls_in(message):
-        name, given, warning = read_call(call, "args")
-        warnings += warning
-        parts.append({"functionCall": {"id": call["id"], "name": name, "args": given}})
-    return parts or [{"text": ""}], warnings
-
-
-def _usage(usage: Json) -> Json:
-    """Tokens of all candidates; Gemini counts thoughts apart from the candidates'."""
-    thoughts = int(usage.get("completion_tokens_details", {}).get("reasoning_tokens") or 0)
-    return {
-        "promptTokenCount": usage["prompt_tokens"],
-        "cachedContentTokenCount": usage["prompt_tokens_details"]["cached_tokens"],
-        "candidatesTokenCount": usage["completion_tokens"] - thoughts,
-        "thoughtsTokenCount": thoughts,
-        "totalTokenCount": usage["total_tokens"],
-    }
-
-
-def chunks_of(answer: Json) -> Iterator[Json]:
-    """The answers of a stream, which together are the whole answer. Pure.
-
-    None is without parts: Google's chats forget a turn with such an answer.
+    Args:
+        native: the answer of an upstream of this dialect.
     """
-    [candidate] = answer["candidates"]
-    same = {name: answer[name] for name in ("modelVersion", "responseId")}
-    *pieces, last = (piece for part in candidate["content"]["parts"] for piece in _pieces(part))
-    for piece in pieces:
-        content = {"role": "model", "parts": [piece]}
-        yield {"candidates": [{"content": content, "index": candidate["index"]}], **same}
-    yield answer | {"candidates": [candidate | {"content": {"role": "model", "parts": [last]}}]}
-
-
-def _pieces(part: Json) -> Iterator[Json]:
-    if not part.get("text"):
-        yield part
-    for piece in pieces_of(part.get("text", "")):
-        yield part | {"text": piece}
+    answer, unparsed = content_of(completion, thinks=asked.thinks, native=native)
+    guidance = completion["qguide"]
+    guidance["warnings"] += [*asked.warnings, *unparsed]
+    return answer | {"qguide": guidance}
 
 
 _RESULT: Final = ("output", "result")
@@ -287,14 +231,6 @@ def chat_turns(system: Content | None, contents: Sequence[Content]) -> list[Json
     return turns
 
 
-def signature_of(field: str) -> str:
-    """Signature of a thought, which names the upstream's field; Gemini's are base64."""
-    return base64.b64encode(f"{SIGNATURE}{field}".encode()).decode()
-
-
-_FIELDS: Final = {signature_of(field): field for field in THOUGHTS}
-
-
 def _model_turn(parts: Sequence[tuple[str, GeminiPart]]) -> Json:
     texts: list[str] = []
     calls: list[Json] = []
@@ -302,7 +238,7 @@ def _model_turn(parts: Sequence[tuple[str, GeminiPart]]) -> Json:
     for place, part in paced(parts):
         if part.thought:
             # An upstream gets back only thoughts of its own.
-            if field := _FIELDS.get(part.thought_signature or ""):
+            if field := OWN_SIGNATURES.get(part.thought_signature or ""):
                 thoughts.setdefault(field, []).append(part.text or "")
         elif call := part.function_call:
             function = {"name": call.name, "arguments": arguments_of(call.args or {})}

@@ -18,7 +18,7 @@ from qguide.server.settings.settings import Settings
 
 _OWN: Final = {"qguide", "stream", "stream_options"}
 """Fields that are for this server."""
-_READ: Final = ("messages", "system", "input")
+_READ: Final = ("messages", "system", "input", "contents", "systemInstruction")
 """Fields in which an address would be fetched."""
 
 

@@ -1,19 +1,22 @@
 """POST /v1beta/models/MODEL:generateContent: Gemini's API, answered with the best candidate."""
 
+from dataclasses import replace
 from functools import partial
 from typing import Annotated, Any, Final
 
 from fastapi import APIRouter, Query, Request
 from fastapi.responses import JSONResponse, Response
 
+from qguide.qnet.dialects.gemini_answers import chunks_of
 from qguide.qnet.dialects.shapes import Json
 from qguide.server.chat.schemas import GuidanceOptions, options_of
 from qguide.server.chat.token_count import count_tokens, read_prompt
 from qguide.server.chat.translation import completion_of, read_request
 from qguide.server.gemini.answers import CountedContent, GeminiModel, GeminiModels, GeneratedContent
-from qguide.server.gemini.schemas import CountContentRequest, GeminiErrorBody, GenerateContentRequest
-from qguide.server.gemini.translation import CALLED_HERE, Asked, chat_prompt, chunks_of, content_of, read_content
+from qguide.server.gemini.schemas import CountContentRequest, GeminiErrorBody, GeminiPrompt, GenerateContentRequest
+from qguide.server.gemini.translation import CALLED_HERE, Asked, answer_of, chat_prompt, known_config, read_content
 from qguide.server.guidance.guided_step import GuidedStepService
+from qguide.server.guidance.pass_through import as_it_came, native_answer
 from qguide.server.guidance.step_types import GuidedStepRequest
 from qguide.server.http.bodies import BodyRoute, translate_body
 from qguide.server.http.error_table import STATUSES
@@ -90,7 +93,8 @@ async def count_content_tokens(
     """Count the tokens of a prompt, by the policy's tokenizer or else by the Q model's."""
     policy = models.find_policy(model)
     counted = body.generate_content_request or body
-    read = partial(read_prompt, partial(chat_prompt, counted, model), policy, settings)
+    native = partial(_as_it_came, body=counted, settings=settings)
+    read = partial(read_prompt, partial(chat_prompt, counted, model), policy, settings, native)
     prompt = await translate_body(request, read)
     told = await count_tokens(prompt, body.qguide.q_model, policy, models)
     return CountedContent(total_tokens=told.input_tokens, qguide=told.qguide)
@@ -110,14 +114,28 @@ def _read(
     body: GenerateContentRequest, model: str, options: GuidanceOptions, policy: ServedPolicy, settings: Settings
 ) -> tuple[GuidedStepRequest, Asked]:
     asked = read_content(body, model)
-    return read_request(asked.chat, options, policy, settings, names=CALLED_HERE), asked
+    step = read_request(asked.chat, options, policy, settings, names=CALLED_HERE)
+    step = _as_it_came(step, body, settings)
+    own = step.sampling.native is not None and not options.policies  # several upstreams get a translation
+    return step, replace(asked, warnings=()) if own else asked
+
+
+def _as_it_came(step: GuidedStepRequest, body: GeminiPrompt, settings: Settings) -> GuidedStepRequest:
+    """The step with the caller's own request, for an upstream of this dialect."""
+    step = as_it_came(step, body, "gemini", settings, without=frozenset())
+    native = step.sampling.native
+    if native is None or "generationConfig" not in native.body:
+        return step
+    config, dropped = known_config(native.body["generationConfig"])
+    native = replace(native, body={**native.body, "generationConfig": config})
+    return replace(step, sampling=replace(step.sampling, native=native), warnings=(*step.warnings, *dropped))
 
 
 async def _complete(
     step: GuidedStepRequest, asked: Asked, options: GuidanceOptions, stepper: GuidedStepService
 ) -> Json:
     taken = await stepper.take(step)
-    return content_of(completion_of(taken, n=1, options=options), asked)
+    return answer_of(completion_of(taken, n=1, options=options), asked, native_answer(taken, "gemini"))
 
 
 def _card(policy: ServedPolicy) -> GeminiModel:

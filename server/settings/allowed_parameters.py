@@ -53,6 +53,7 @@ _NATIVE: Final[Mapping[DialectName, frozenset[str]]] = {
             *("truncation", "client_metadata", "image"),
         )
     ),
+    "gemini": frozenset(("contents", "systemInstruction", "tools", "toolConfig", "generationConfig", "safetySettings")),
 }
 """Fields of a request that goes on in its own dialect, besides those of every chat."""
 _LEFT_OUT: Final = frozenset(("metadata", "store"))

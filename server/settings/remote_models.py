@@ -73,6 +73,7 @@ class Upstream(UpstreamSettings):
 _PROVIDERS: Final[dict[str, tuple[str, dict[str, Any]]]] = {
     "openai": ("OPENAI_API_KEY", {"url": "https://api.openai.com/v1"}),
     "anthropic": ("ANTHROPIC_API_KEY", {"url": "https://api.anthropic.com/v1", "dialect": "messages", "caches": True}),
+    "gemini": ("GEMINI_API_KEY", {"url": "https://generativelanguage.googleapis.com/v1beta", "dialect": "gemini"}),
 }
 """The variable that holds a provider's key, and settings of its upstreams."""
 _ADDRESS: Final = re.compile(r"(https?://[^#\s]+)#(\S+)")
@@ -94,7 +95,7 @@ def named_upstream(text: str) -> tuple[str, dict[str, Any]]:
         fields = {"url": found[1], "model": model}
     else:
         raise ConfigError(
-            f"the upstream {shown!r} is neither openai:MODEL or anthropic:MODEL nor an address "
+            f"the upstream {shown!r} is neither openai:MODEL, anthropic:MODEL or gemini:MODEL nor an address "
             "such as http://127.0.0.1:8001/v1#MODEL; write it as one of these, or set "
             "QGUIDE_UPSTREAMS"
         )

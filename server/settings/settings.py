@@ -372,9 +372,9 @@ class Settings(LearningSettings):
                     f"pass_through sends {kind} to {name!r}, which is no upstream; name one of "
                     f"{', '.join(self.upstreams) or 'none, so add it to upstreams'}"
                 )
-            if self.upstreams[name].dialect == "messages":
+            if (dialect := self.upstreams[name].dialect) in ("messages", "gemini"):
                 raise ValueError(
-                    f"pass_through sends {kind} to {name!r}, whose dialect is 'messages' and has "
+                    f"pass_through sends {kind} to {name!r}, whose dialect is {dialect!r} and has "
                     "no such routes; name an upstream of 'chat' or 'responses'"
                 )
         return self

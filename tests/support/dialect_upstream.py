@@ -1,4 +1,4 @@
-"""The fake upstream in other dialects too: Anthropic's messages and OpenAI's responses, as chats.
+"""The fake upstream in other dialects too: Anthropic's messages, OpenAI's responses and Gemini, as chats.
 
 Written apart from the codecs in `qguide.qnet.dialects`, so that a test with the fake can find their
 mistakes. It knows what the tests send, and no more.
@@ -8,16 +8,17 @@ import asyncio
 import json
 import uuid
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
 from fastapi import FastAPI, Request
-from fastapi.responses import JSONResponse, Response, StreamingResponse
+from fastapi.responses import JSONResponse, Response
 
 from qguide.qnet.dialects.shapes import Json
 from qguide.server.chat.fake_openai import FakeUpstream, error_response, without_stream
-from qguide.server.http.event_stream import event
+from tests.support.gemini_upstream import chat_of_content, content_error, content_events, content_of_chat
+from tests.support.reworded_answers import as_stream, reworded, waiting
 
 _CACHED_ANEW: Final = 1
 """Tokens of a prompt that the fake says to have cached for its answer."""
@@ -59,6 +60,7 @@ class DialectUpstream(FakeUpstream):
         for path in (*files, *batches):
             app.add_api_route(path, self.lie, methods=["GET", "POST", "DELETE"])
         app.add_api_route("/v1/responses", self.respond, methods=["POST"])
+        app.add_api_route("/v1/models/{model}:{method}", self.generate, methods=["POST"])
         if self.counts:
             app.add_api_route("/v1/messages/count_tokens", self.count, methods=["POST"])
             app.add_api_route("/v1/responses/input_tokens", self.count, methods=["POST"])
@@ -136,11 +138,11 @@ class DialectUpstream(FakeUpstream):
         thinks = (body.get("thinking") or {}).get("type") not in (None, "disabled")
         answered = await self._translated(request, body, chat_of_message)
         if answered.status_code == 200:
-            said = _reworded(answered, lambda chat: message_of_chat(chat, thinks=thinks))
+            said = reworded(answered, lambda chat: message_of_chat(chat, thinks=thinks))
             return as_stream(said, message_events) if body.get("stream") else said
         error = json.loads(bytes(answered.body))["error"]
         status, refusal = message_error(answered.status_code, error)
-        return JSONResponse(refusal, status, headers=_waiting(answered))
+        return JSONResponse(refusal, status, headers=waiting(answered))
 
     async def respond(self, request: Request) -> Response:
         """POST /v1/responses: OpenAI's."""
@@ -148,8 +150,23 @@ class DialectUpstream(FakeUpstream):
         answered = await self._translated(request, body, chat_of_response)
         if answered.status_code != 200:
             return answered
-        said = _reworded(answered, response_of_chat)
+        said = reworded(answered, response_of_chat)
         return as_stream(said, response_events) if body.get("stream") else said
+
+    async def generate(self, request: Request, model: str, method: str) -> Response:
+        """POST /v1/models/MODEL:generateContent, :streamGenerateContent and :countTokens: Gemini's."""
+        body: Json = await request.json()
+        if method == "countTokens":
+            self.asked.append(body)
+            return JSONResponse({"totalTokens": len(json.dumps(body["generateContentRequest"]))})
+        streams = method == "streamGenerateContent" and request.query_params["alt"] == "sse"
+        asked = body | ({"stream": True} if streams else {})
+        answered = await self._translated(request, asked, lambda _: chat_of_content(body, model))
+        if (status := answered.status_code) != 200:
+            refusal = content_error(status, json.loads(bytes(answered.body))["error"])
+            return JSONResponse(refusal, status, headers=waiting(answered))
+        said = reworded(answered, lambda chat: content_of_chat(chat, body))
+        return as_stream(said, content_events) if streams else said
 
     async def _translated(self, request: Request, body: Json, to_chat: Callable[[Json], Json]) -> Response:
         key = json.dumps(without_stream(body), sort_keys=True)
@@ -344,16 +361,6 @@ def _call_item(call: Json) -> Json:
     return item | {"call_id": call["id"], **call[kind]}
 
 
-def as_stream(answered: Response, events: Callable[[Json], Iterable[Json]]) -> Response:
-    """An answer as a stream of its dialect's events; as it is if it is none, by a fault."""
-    try:
-        said = json.loads(bytes(answered.body))
-        written = [event(one, one["type"]) for one in events(said)]
-    except (KeyError, TypeError, ValueError):
-        return answered
-    return StreamingResponse(iter(written), media_type="text/event-stream")
-
-
 def message_events(message: Json) -> Iterator[Json]:
     """The events of a message of Anthropic's."""
     yield {"type": "message_start", "message": message | {"content": [], "stop_reason": None}}
@@ -376,17 +383,3 @@ def response_events(response: Json) -> Iterator[Json]:
     """The first and the last event of a response; those between them say nothing more."""
     yield {"type": "response.created", "response": response | {"status": "in_progress"}}
     yield {"type": "response.completed", "response": response}
-
-
-def _reworded(answered: Response, to_dialect: Callable[[Json], Json]) -> Response:
-    """An answer in another dialect; as it is if it is no chat completion, by a fault."""
-    try:
-        return JSONResponse(to_dialect(json.loads(bytes(answered.body))))
-    except (IndexError, KeyError, ValueError):
-        return answered
-
-
-def _waiting(answered: Response) -> dict[str, str]:
-    """The Retry-After header of an answer, if it has one."""
-    wait = answered.headers.get("retry-after")
-    return {"Retry-After": wait} if wait else {}

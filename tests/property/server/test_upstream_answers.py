@@ -12,6 +12,7 @@ from pydantic import BaseModel
 
 from qguide.qnet.decision.decision import Decision, StepUsage
 from qguide.qnet.dialects.chat_chunks import chunks_of
+from qguide.qnet.dialects.gemini_answers import chunks_of as content_chunks_of
 from qguide.qnet.dialects.messages_answers import events_of
 from qguide.qnet.native_requests import DialectName
 from qguide.qnet.policies.upstream_dialects import build_dialect
@@ -23,6 +24,9 @@ from qguide.server.chat.answers import ChatChunk, ChatCompletion
 from qguide.server.chat.schemas import GuidanceOptions
 from qguide.server.chat.text_completions import TextCompletion, parts_of, text_completion_of
 from qguide.server.chat.translation import completion_of
+from qguide.server.gemini import translation as gemini
+from qguide.server.gemini.answers import GeneratedContent
+from qguide.server.gemini.schemas import GenerateContentRequest
 from qguide.server.guidance.pass_through import native_answer
 from qguide.server.guidance.step_types import GuidedStepResult
 from qguide.server.http.event_stream import event, named_event
@@ -126,7 +130,31 @@ MESSAGE: Final[Json] = {
     ],
     "usage": {"input_tokens": 5, "output_tokens": 3, "cache_read_input_tokens": 2, "cache_creation_input_tokens": 1},
 }
-ANSWERS: Final[Mapping[DialectName, Json]] = {"chat": CHAT, "responses": RESPONSE, "messages": MESSAGE}
+CONTENT: Final[Json] = {
+    "candidates": [
+        {
+            "content": {
+                "role": "model",
+                "parts": [
+                    {"text": "Hm.", "thought": True},
+                    {"text": "I go.", "thoughtSignature": "x"},
+                    {"functionCall": {"name": "go", "args": {"place": "desk"}, "id": "1"}, "thoughtSignature": "x"},
+                ],
+            },
+            "finishReason": "STOP",
+            "index": 0,
+        },
+        {"content": {"parts": [{"text": "No."}]}, "finishReason": "MAX_TOKENS", "index": 1},
+    ],
+    "promptFeedback": {"blockReason": None},
+    "usageMetadata": {"promptTokenCount": 5, "candidatesTokenCount": 3, "thoughtsTokenCount": 1},
+}
+ANSWERS: Final[Mapping[DialectName, Json]] = {
+    "chat": CHAT,
+    "responses": RESPONSE,
+    "messages": MESSAGE,
+    "gemini": CONTENT,
+}
 SCALARS: Final = (
     st.none()
     | st.booleans()
@@ -235,6 +263,7 @@ def answered(step: GuidedStepResult) -> None:
     streamed(map(event, parts_of(text, include_usage=True)), TextCompletion)
     as_message(step, options)
     as_response(step, options)
+    as_content(step, options)
 
 
 def as_message(step: GuidedStepResult, options: GuidanceOptions) -> None:
@@ -244,6 +273,14 @@ def as_message(step: GuidedStepResult, options: GuidanceOptions) -> None:
     message = answer_of(completion_of(step, n=1, options=options), read, native)
     sent(message, Own if native else AnthropicMessage)
     streamed(map(named_event, events_of(message)), Own if native else MessageEvent)
+
+
+def as_content(step: GuidedStepResult, options: GuidanceOptions) -> None:
+    read = gemini.read_content(GenerateContentRequest.model_validate({"contents": [{"parts": []}]}), "demo")
+    native = native_answer(step, "gemini")
+    content = gemini.answer_of(completion_of(step, n=1, options=options), read, native)
+    sent(content, Own if native else GeneratedContent)
+    streamed(map(event, content_chunks_of(content)), Own if native else GeneratedContent)
 
 
 def as_response(step: GuidedStepResult, options: GuidanceOptions) -> None:

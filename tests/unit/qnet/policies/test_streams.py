@@ -2,7 +2,7 @@
 
 import asyncio
 import json
-from collections.abc import Iterable
+from collections.abc import AsyncIterator, Iterable
 from typing import Any
 
 import httpx
@@ -21,6 +21,8 @@ from qguide.qnet.policies.openai_compatible import OpenAICompatiblePolicy
 from qguide.qnet.policies.upstream_dialects import build_dialect
 from qguide.qnet.policies.upstream_settings import UpstreamLimits
 from qguide.qnet.types import Candidate, Sampling, ToolCall
+from qguide.qnet.usage import total_of
+from qguide.qnet.work_context import collect_usage
 from tests.support.upstream_policy import HISTORY, MIB, Body
 
 EVENTS = {"content-type": "text/event-stream; charset=utf-8"}
@@ -261,3 +263,41 @@ async def test_the_limit_is_the_silence_and_not_the_whole_time() -> None:
 def test_events_are_read_whatever_their_lines_end_with() -> None:
     body = b'event: x\r\ndata: {"a": 1}\r\n\r\ndata:{"b": 2}\n\ndata: [DONE]\n\n'
     assert list(events_in(body)) == [{"a": 1}, {"b": 2}, {}]
+
+
+@pytest.mark.parametrize(
+    ("dialect", "first", "told"),
+    [
+        ("messages", {"type": "message_start", "message": {"usage": {"input_tokens": 9, "output_tokens": 1}}}, (9, 1)),
+        ("gemini", {"candidates": [], "usageMetadata": {"promptTokenCount": 9, "thoughtsTokenCount": 2}}, (9, 2)),
+        ("chat", delta(content="Hm"), (0, 0)),  # which tells it at the end alone
+    ],
+)
+async def test_a_stream_that_is_given_up_costs_what_it_has_told(
+    dialect: DialectName, first: dict[str, Any], told: tuple[int, int]
+) -> None:
+    begun = asyncio.Event()
+
+    class Endless(Body):
+        async def __aiter__(self) -> AsyncIterator[bytes]:
+            yield sse([first])[0]
+            begun.set()
+            await asyncio.sleep(60)
+
+    answer = httpx.Response(200, headers=EVENTS, stream=Endless(()))
+    policy = OpenAICompatiblePolicy(
+        "demo",
+        url="http://demo/v1",
+        model="m",
+        dialect=build_dialect(dialect),
+        streams=True,
+        transport=httpx.MockTransport(lambda _: answer),
+    )
+    with collect_usage() as answered:
+        draw = asyncio.ensure_future(policy.sample(HISTORY, n=1, sampling=Sampling()))
+        await begun.wait()
+        draw.cancel()
+        await asyncio.gather(draw, return_exceptions=True)
+    spent = total_of(answered)
+    assert (spent.prompt_tokens, spent.completion_tokens) == told
+    await policy.close()

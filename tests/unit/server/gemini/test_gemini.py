@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 from fastapi.testclient import TestClient
 
+from qguide.qnet.dialects.gemini_answers import signature_of
 from qguide.server.chat.fake_openai import DEFAULT_REPLIES, FakeUpstream
-from qguide.server.gemini.translation import signature_of
 from qguide.server.http.keys import create_key
 from tests.unit.server.conftest import Serve, settings_of
 

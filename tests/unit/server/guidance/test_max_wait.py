@@ -46,6 +46,7 @@ class Uneven:
             await asyncio.sleep(seconds)
         except asyncio.CancelledError:
             self.given_up.append(text)
+            record_usage(TokenUsage(10, 0))  # what the stream had told
             raise
         record_usage(spent)
         candidate = Candidate(Message("assistant", text), 1, spent=spent, greedy=greedy)
@@ -86,7 +87,7 @@ async def test_candidates_are_scored_while_others_are_drawn_and_the_rest_is_give
     assert (decision.action.text, texts(decision)) == ("bbb", ["a", "bbb", "cc"])
     assert (decision.draws_saved, policy.given_up) == (1, ["dddd"])
     assert decision.warnings == ("3 of 4 candidates came within max_wait_s (0.5 s)",)
-    assert (decision.usage.prompt_tokens, decision.usage.completion_tokens) == (30, 3)
+    assert (decision.usage.prompt_tokens, decision.usage.completion_tokens) == (40, 3)
 
 
 async def test_a_step_waits_for_its_first_candidate_and_for_as_many_as_are_answered() -> None:

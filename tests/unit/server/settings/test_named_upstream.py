@@ -36,8 +36,8 @@ def test_an_address_gets_no_key_of_another_server(monkeypatch: pytest.MonkeyPatc
     [
         ("openai:gpt-4.1-mini", "OPENAI_API_KEY is not set"),
         ("anthropic:claude-haiku-4-5", "ANTHROPIC_API_KEY is not set"),
-        ("gpt-4.1-mini", "is neither openai:MODEL or anthropic:MODEL nor an address"),
-        ("http://127.0.0.1:8001/v1", "is neither openai:MODEL or anthropic:MODEL nor an address"),
+        ("gpt-4.1-mini", "is neither openai:MODEL, anthropic:MODEL or gemini:MODEL nor an address"),
+        ("http://127.0.0.1:8001/v1", "is neither openai:MODEL, anthropic:MODEL or gemini:MODEL nor an address"),
         ("http://127.0.0.1:8001/v1#a:b", "'a:b' .* cannot be its name"),
     ],
 )
