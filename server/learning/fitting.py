@@ -136,7 +136,7 @@ class Fitter:
         if status == _OUT_OF_CPU:
             return f"it took more than {self._limits.cpu_s} s of CPU time (QGUIDE_LEARN_CPU_S)"
         lines = log.read_text(errors="replace").splitlines()
-        last = next((line for line in reversed(lines) if line), "no message")
+        last = next((line for line in reversed(lines) if line), "no message, as on a full disk")
         if any(words in last for words in _EMPTY):
             return (
                 "none of its episodes is recorded any more; they were deleted, or are beyond "

@@ -358,6 +358,7 @@ class Learning:
             episodes=line.episodes,
             outcome=outcome,
             reason=line.reason,
+            sentence=state_of(group.name, group.progress, self.rules).sentence,
         )
         if line.failed:
             self._tell("failed", group.name, line.version, line.reason)
