@@ -7,7 +7,7 @@ that take less.
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Annotated, Any
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict
+from pydantic import BaseModel, BeforeValidator
 
 from qguide.qnet.turns import paced
 from qguide.qnet.types import Message, ToolCall
@@ -19,10 +19,8 @@ Content = str | Sequence[Mapping[str, Any]]
 """Content of a turn: a string, or a list of parts of which some are text."""
 
 
-class Shape(BaseModel):
+class Shape(BaseModel, frozen=True, extra="allow"):
     """A part of a message; fields that it does not name are kept."""
-
-    model_config = ConfigDict(frozen=True, extra="allow")
 
 
 class Function(Shape):

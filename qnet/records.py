@@ -15,7 +15,7 @@ from operator import eq
 from statistics import fmean
 from typing import Annotated, Any, Final, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, FiniteFloat, NonNegativeInt, model_validator
+from pydantic import BaseModel, Field, FiniteFloat, NonNegativeInt, model_validator
 
 from qguide.qnet.trial_statistics import ALPHA
 from qguide.qnet.types import ActionOutcome, Message, Role, ThresholdAction, ToolCall
@@ -39,10 +39,8 @@ def _omitted(default: object) -> Any:
     return Field(default=default, exclude_if=partial(eq, default))
 
 
-class Row(BaseModel):
+class Row(BaseModel, frozen=True, extra="forbid"):
     """Base of all rows."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
 
 class ToolCallRow(Row):

@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, Field
 
 _MILLION = 1_000_000
 
@@ -61,7 +61,7 @@ def sum_of_known(costs: Sequence[float | None]) -> float | None:
     return sum(known) if known else None
 
 
-class Prices(BaseModel):
+class Prices(BaseModel, frozen=True, extra="forbid"):
     """Prices per million tokens, in any currency.
 
     Attributes:
@@ -70,8 +70,6 @@ class Prices(BaseModel):
         cached_prompt: of tokens read from the upstream's cache; None is the price of `prompt`.
         written_prompt: of tokens written to it, likewise.
     """
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     prompt: float = Field(ge=0)
     completion: float = Field(ge=0)

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Final, Literal
 
 from filelock import FileLock, Timeout
-from pydantic import AwareDatetime, BaseModel, ConfigDict, JsonValue, ValidationError
+from pydantic import AwareDatetime, BaseModel, JsonValue, ValidationError
 
 from qguide.pipelines.plan import Stage
 from qguide.qnet.errors import ConfigError
@@ -93,7 +93,7 @@ State = Literal["waiting", "running", "finished", "failed", "interrupted", "bloc
 """`blocked`: a stage that it needs has failed."""
 
 
-class StageSummary(BaseModel):
+class StageSummary(BaseModel, extra="forbid"):
     """One stage, over all of its starts.
 
     Attributes:
@@ -104,8 +104,6 @@ class StageSummary(BaseModel):
         made_of: what its output was made of, once it has finished.
         started_of: what its output is being made of, from its start until it has finished.
     """
-
-    model_config = ConfigDict(extra="forbid")
 
     state: State = "waiting"
     command: str = ""
@@ -121,15 +119,13 @@ class StageSummary(BaseModel):
     started_of: Fingerprint | None = None
 
 
-class Summary(BaseModel):
+class Summary(BaseModel, extra="forbid"):
     """A pipeline's summary.
 
     Attributes:
         wall_s: time of all runs of the pipeline, in which stages ran side by side.
         cpu_s: CPU time of all stages.
     """
-
-    model_config = ConfigDict(extra="forbid")
 
     version: Literal[1] = 1
     wall_s: float = 0.0

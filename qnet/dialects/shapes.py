@@ -6,7 +6,7 @@ from collections import Counter, deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Annotated, Any, Final, TypeVar
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, BeforeValidator, Field, ValidationError
 
 from qguide.qnet.body_limits import exceeds_max_depth
 from qguide.qnet.errors import MalformedHistoryError, UnsupportedParameterError
@@ -54,10 +54,8 @@ _LIMITS: Final = frozenset(
 _NEUTRAL: tuple[object, ...] = (False, 0, "", [], {})
 
 
-class IgnoringExtras(BaseModel):
+class IgnoringExtras(BaseModel, frozen=True):
     """A part of an answer; fields that it does not name are ignored."""
-
-    model_config = ConfigDict(frozen=True)
 
 
 Count = Annotated[int, Field(ge=0), BeforeValidator(lambda count: count or 0)]

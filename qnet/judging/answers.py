@@ -6,7 +6,7 @@ import re
 from collections.abc import Collection, Mapping, Sequence
 from typing import Final
 
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import BaseModel, ValidationError
 
 from qguide.qnet.errors import JudgeAnswerError
 from qguide.qnet.judging.prompt import HIGHEST
@@ -25,9 +25,7 @@ _AFTER: Final = _BEFORE + "."
 """Characters that may surround a score, such as those of Markdown."""
 
 
-class _Alternative(BaseModel):
-    model_config = ConfigDict(frozen=True)
-
+class _Alternative(BaseModel, frozen=True):
     token: str
     logprob: float | None = None
 
@@ -36,9 +34,7 @@ class _Token(_Alternative):
     top_logprobs: list[_Alternative] = []
 
 
-class _Logprobs(BaseModel):
-    model_config = ConfigDict(frozen=True)
-
+class _Logprobs(BaseModel, frozen=True):
     content: list[_Token] | None = None
 
 

@@ -3,16 +3,7 @@
 from pathlib import Path
 from typing import Annotated, Final, Literal, Self
 
-from pydantic import (
-    AfterValidator,
-    BaseModel,
-    ConfigDict,
-    Field,
-    FiniteFloat,
-    JsonValue,
-    StringConstraints,
-    model_validator,
-)
+from pydantic import AfterValidator, BaseModel, Field, FiniteFloat, JsonValue, StringConstraints, model_validator
 
 JudgeMode = Literal["score", "rank"]
 """`score` asks for a digit per candidate; `rank` for one order of all candidates of a step."""
@@ -34,7 +25,7 @@ Criterion = Annotated[str, StringConstraints(pattern=r"^[a-z][a-z0-9_]{0,39}$")]
 CriterionText = Annotated[str, StringConstraints(strip_whitespace=True, pattern=r"^[^\r\n]+$", max_length=500)]
 
 
-class JudgeSettings(BaseModel):
+class JudgeSettings(BaseModel, frozen=True, extra="forbid"):
     """A judge's questions and its budget.
 
     Attributes:
@@ -66,8 +57,6 @@ class JudgeSettings(BaseModel):
             no limit.
         total_tokens: maximum number of tokens read and generated for a process; 0 is no limit.
     """
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     mode: JudgeMode = "score"
     prompt_file: Path | None = None

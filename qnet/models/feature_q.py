@@ -15,7 +15,7 @@ from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, Field, ValidationError
 from safetensors import SafetensorError
 from safetensors.numpy import load_file, save_file
 
@@ -34,7 +34,7 @@ VOCABULARY: Final = "vocabulary"
 _SIZES: Final = ("size_places", "size_quantiles")
 
 
-class FeatureQConfig(BaseModel):
+class FeatureQConfig(BaseModel, frozen=True, extra="forbid"):
     """Configuration of a Q model without a network.
 
     Attributes:
@@ -43,8 +43,6 @@ class FeatureQConfig(BaseModel):
         salt: of the hashes, in hex.
         mean: value of a state of which nothing is known.
     """
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     model_type: str = "qguide-features"
     features_version: int = FEATURES_VERSION

@@ -11,7 +11,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Annotated, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, FiniteFloat, NonNegativeInt, ValidationError
+from pydantic import BaseModel, Field, FiniteFloat, NonNegativeInt, ValidationError
 
 from qguide.qnet.errors import CheckpointError
 from qguide.qnet.rendering.version import FIRST_RENDERER_VERSION, RENDERER_VERSION
@@ -21,7 +21,7 @@ Interval = tuple[FiniteFloat, FiniteFloat]
 Share = Annotated[float, Field(ge=0, le=1)]
 
 
-class LicenceFigures(BaseModel):
+class LicenceFigures(BaseModel, frozen=True, extra="forbid"):
     """Figures of one way to choose among the candidates of a decision.
 
     Attributes:
@@ -31,8 +31,6 @@ class LicenceFigures(BaseModel):
         decisions: number of those at which its choice is known; None for all.
     """
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
     outcome: FiniteFloat
     interval: Interval
     regret: FiniteFloat
@@ -41,7 +39,7 @@ class LicenceFigures(BaseModel):
     decisions: NonNegativeInt | None = None
 
 
-class LicenceLead(BaseModel):
+class LicenceLead(BaseModel, frozen=True, extra="forbid"):
     """Credit of a Q model minus that of one of the agent's own preferences.
 
     Attributes:
@@ -49,14 +47,12 @@ class LicenceLead(BaseModel):
         steps: at which the agent's preference was recorded.
     """
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
     difference: FiniteFloat
     interval: Interval
     steps: NonNegativeInt
 
 
-class Licence(BaseModel):
+class Licence(BaseModel, frozen=True, extra="forbid"):
     """Result of judging a Q model before it guides anybody.
 
     Attributes:
@@ -77,8 +73,6 @@ class Licence(BaseModel):
             (`prior`), where they are known.
         missing_decisions: about how many more would show the gain, if it is real.
     """
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     granted: bool
     reason: str
@@ -111,16 +105,14 @@ _LOADABLE = {".json", ".safetensors", ".jinja", ".model", ".txt"}
 """Suffixes of the files that loading may read: each has to have its hash in the manifest."""
 
 
-class MergedLora(BaseModel):
+class MergedLora(BaseModel, frozen=True, extra="forbid"):
     """LoRA adapters that were trained and then merged into the weights."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     rank: int
     alpha: int
 
 
-class TauOutcome(BaseModel):
+class TauOutcome(BaseModel, frozen=True, extra="forbid"):
     """Expected outcome of the posterior's choices at one temperature, on held-back groups.
 
     Attributes:
@@ -129,14 +121,12 @@ class TauOutcome(BaseModel):
         standard_error: of the difference to the best temperature's outcome, paired by task.
     """
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
     tau: float = Field(ge=0, allow_inf_nan=False)
     outcome: float = Field(allow_inf_nan=False)
     standard_error: float = Field(ge=0, allow_inf_nan=False)
 
 
-class PriorSection(BaseModel):
+class PriorSection(BaseModel, frozen=True, extra="forbid"):
     """Posterior selection that was fitted with a Q model; see `qguide.qnet.decision.selection`.
 
     Attributes:
@@ -148,8 +138,6 @@ class PriorSection(BaseModel):
         tasks: number of their tasks.
     """
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
     tau: float = Field(ge=0, allow_inf_nan=False)
     by: Literal["votes", "likelihood"] = "votes"
     greedy_weight: float = Field(default=0.0, ge=0, allow_inf_nan=False, exclude_if=lambda weight: not weight)
@@ -158,7 +146,7 @@ class PriorSection(BaseModel):
     tasks: int = Field(default=0, ge=0)
 
 
-class Manifest(BaseModel):
+class Manifest(BaseModel, frozen=True, extra="forbid"):
     """Manifest of a checkpoint.
 
     Attributes:
@@ -181,8 +169,6 @@ class Manifest(BaseModel):
         versions: of the packages that wrote it.
         files: sha256 of each file in the directory; an ensemble's are those of its members, too.
     """
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     format_version: Literal[1] = 1
     kind: Kind

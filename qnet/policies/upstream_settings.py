@@ -4,7 +4,7 @@ import re
 from dataclasses import dataclass
 from typing import Annotated, Final, Literal
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, HttpUrl, SecretStr
+from pydantic import AfterValidator, BaseModel, Field, HttpUrl, SecretStr
 
 from qguide.qnet.native_requests import DialectName
 from qguide.qnet.policies.upstream_dialects import MaxTokensName
@@ -63,7 +63,7 @@ def _fits_a_header(key: SecretStr) -> SecretStr:
 ApiKey = Annotated[SecretStr, AfterValidator(_fits_a_header)]
 
 
-class UpstreamSettings(BaseModel):
+class UpstreamSettings(BaseModel, frozen=True, extra="forbid"):
     """One model of an OpenAI-compatible server.
 
     Attributes:
@@ -84,8 +84,6 @@ class UpstreamSettings(BaseModel):
         max_answer_bytes: maximum size of an answer, compressed or decompressed; a larger one is
             aborted.
     """
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     url: HttpUrl
     model: str = Field(min_length=1)

@@ -14,7 +14,7 @@ from typing import NotRequired, TypedDict, TypeVar, Unpack
 import httpx
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import BaseModel, ValidationError
 
 from qguide.qnet.body_limits import ACCEPT_ENCODING, AnswerTooLargeError, UnknownEncodingError, read_bounded_sync
 from qguide.qnet.errors import ScorerUnavailableError, UnscorableError
@@ -51,10 +51,8 @@ class CacheCounters:
         return max(0, min(tokens, hits - max(0, queried - tokens)))
 
 
-class _Shape(BaseModel):
+class _Shape(BaseModel, frozen=True):
     """Shape of an answer; further fields are ignored."""
-
-    model_config = ConfigDict(frozen=True)
 
 
 class _Pooled(_Shape):

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final, Generic, TypeVar
 
-from pydantic import ConfigDict, Field, ValidationError
+from pydantic import Field, ValidationError
 
 from qguide.qnet.errors import UnknownEpisodeError
 from qguide.qnet.records import OfferRow, TreeRow
@@ -52,10 +52,8 @@ class RecordedStep(Body):
     highest: float | None
 
 
-class RecordedEpisode(Body):
+class RecordedEpisode(Body, frozen=False):
     """A recorded episode."""
-
-    model_config = ConfigDict(frozen=False)
 
     episode: str = Field(description="the id in its rows, which is not the caller's")
     task_id: str

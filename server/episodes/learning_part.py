@@ -2,16 +2,12 @@
 
 from typing import Self
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, Field
 
 from qguide.qnet.trial_statistics import ALPHA
 
 
-class _State(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-
-class Arm(_State):
+class Arm(BaseModel, frozen=True, extra="forbid"):
     """Part of an episode in learning (`qguide.server.learning`).
 
     Attributes:
@@ -35,7 +31,7 @@ class Arm(_State):
     alpha: float = Field(default=ALPHA, exclude_if=lambda alpha: alpha == ALPHA)
 
 
-class Shadowed(_State):
+class Shadowed(BaseModel, frozen=True, extra="forbid"):
     """The choice that a version in the shadow would have made at one step.
 
     Attributes:
@@ -53,7 +49,7 @@ class Shadowed(_State):
     disagreed: bool
 
 
-class ShadowTally(_State):
+class ShadowTally(BaseModel, frozen=True, extra="forbid"):
     """Numbers of decisions in the shadow of a version; see `Shadowed`."""
 
     version: int

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Final, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, FiniteFloat
+from pydantic import BaseModel, Field, FiniteFloat
 
 from qguide.qnet.errors import EpisodeClosedError, EpisodeFullError
 from qguide.qnet.records import ThresholdActionRow
@@ -22,9 +22,7 @@ from qguide.server.episodes.learning_part import Arm, Shadowed, ShadowTally
 _NO_MESSAGES: Final = hashlib.sha256().hexdigest()
 
 
-class _State(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
+class _State(BaseModel, frozen=True, extra="forbid"):
     def to_json(self) -> bytes:
         """The state without what is as it is by default."""
         return self.model_dump_json(exclude_defaults=True).encode()

@@ -5,7 +5,7 @@ The responses themselves are plain JSON (see `translation`).
 
 from typing import Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, Field
 from pydantic.alias_generators import to_camel
 
 from qguide.server.chat.answers import ChatGuidance
@@ -13,8 +13,8 @@ from qguide.server.chat.token_count import TokenSource
 from qguide.server.own_bodies.answers import Absent
 
 
-class _Answer(BaseModel):
-    model_config = ConfigDict(alias_generator=to_camel, populate_by_name=True)
+class _Answer(BaseModel, alias_generator=to_camel, populate_by_name=True):
+    """Its fields are in camel case."""
 
 
 class AnsweredCall(BaseModel):

@@ -2,29 +2,26 @@
 
 from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, Field
 from pydantic.alias_generators import to_camel
 
 from qguide.server.chat.schemas import GuidanceOptions, WholeRequest
 from qguide.server.own_bodies.schemas import NOT_EMPTY, Integer, ListOf, Positive, Seed, StepOptions, Temperature, Whole
 
-_NAMES = ConfigDict(alias_generator=to_camel, populate_by_name=True)
-"""Gemini's clients write fields in camel case, or as the protocol buffers have them."""
+
+class _CamelCase(Whole, alias_generator=to_camel, populate_by_name=True):
+    """Gemini's clients write fields in camel case, or as the protocol buffers have them."""
 
 
-class Blob(Whole):
+class Blob(_CamelCase):
     """Bytes of an image or a document."""
-
-    model_config = _NAMES
 
     mime_type: str
     data: str = Field(description="in base64")
 
 
-class FileData(Whole):
+class FileData(_CamelCase):
     """Address of an image or a document."""
-
-    model_config = _NAMES
 
     file_uri: str
     mime_type: str | None = None
@@ -38,10 +35,8 @@ class GeminiCall(Whole):
     args: dict[str, Any] | None = None
 
 
-class ResultPart(Whole):
+class ResultPart(_CamelCase):
     """A file of a result."""
-
-    model_config = _NAMES
 
     inline_data: Blob | None = None
     file_data: FileData | None = None
@@ -56,10 +51,8 @@ class GeminiResult(Whole):
     parts: ListOf[ResultPart] | None = Field(default=None, description="files of the result")
 
 
-class GeminiPart(Whole):
+class GeminiPart(_CamelCase):
     """One part of a turn."""
-
-    model_config = _NAMES
 
     text: str | None = None
     thought: bool | None = Field(default=None, description="true if the text is a thought")
@@ -79,10 +72,8 @@ class Content(Whole):
     parts: ListOf[GeminiPart] | None = None
 
 
-class FunctionDeclaration(Whole):
+class FunctionDeclaration(_CamelCase):
     """A function that the caller runs."""
-
-    model_config = _NAMES
 
     name: str
     description: str | None = None
@@ -90,43 +81,33 @@ class FunctionDeclaration(Whole):
     parameters_json_schema: Any = Field(default=None, description="JSON schema, in its place")
 
 
-class GeminiTool(Whole):
+class GeminiTool(_CamelCase):
     """Functions; a tool that Google runs is refused."""
-
-    model_config = _NAMES
 
     function_declarations: ListOf[FunctionDeclaration] | None = None
 
 
-class CallingConfig(Whole):
+class CallingConfig(_CamelCase):
     """The functions that an answer may or must call."""
-
-    model_config = _NAMES
 
     mode: Literal["MODE_UNSPECIFIED", "AUTO", "ANY", "NONE", "VALIDATED"] | None = None
     allowed_function_names: ListOf[str] | None = None
 
 
-class ToolConfig(Whole):
+class ToolConfig(_CamelCase):
     """Options of the tools."""
-
-    model_config = _NAMES
 
     function_calling_config: CallingConfig | None = None
 
 
-class ThinkingConfig(Whole):
+class ThinkingConfig(_CamelCase):
     """Request for thoughts; the upstream decides how long it thinks."""
-
-    model_config = _NAMES
 
     include_thoughts: bool | None = None
 
 
-class GenerationConfig(Whole):
+class GenerationConfig(_CamelCase):
     """Options of the draws."""
-
-    model_config = _NAMES
 
     temperature: Temperature | None = None
     top_p: float | None = Field(default=None, allow_inf_nan=False)
@@ -143,10 +124,8 @@ class GenerationConfig(Whole):
     thinking_config: ThinkingConfig | None = None
 
 
-class GeminiPrompt(WholeRequest):
+class GeminiPrompt(WholeRequest, alias_generator=to_camel, populate_by_name=True):
     """Everything that the model reads."""
-
-    model_config = _NAMES
 
     contents: ListOf[Content] = Field(json_schema_extra=NOT_EMPTY)
     system_instruction: Content | None = None

@@ -18,7 +18,7 @@ from typing import Final, Self
 
 import structlog
 from filelock import FileLock
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import BaseModel, Field, ValidationError, model_validator
 
 from qguide.qnet.errors import ConfigError
 
@@ -30,7 +30,7 @@ _LOCK_TIMEOUT_S: Final = 10.0
 _log = structlog.get_logger(__name__)
 
 
-class Key(BaseModel):
+class Key(BaseModel, frozen=True, extra="forbid"):
     """One API key.
 
     Attributes:
@@ -42,8 +42,6 @@ class Key(BaseModel):
         cache_group: keys of one group share cached prefixes, scores and paraphrases; None keeps
             this key's cached entries to itself.
     """
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     name: str = Field(pattern=NAME_PATTERN)
     sha256: str = Field(pattern=r"^[0-9a-f]{64}$")
@@ -60,10 +58,8 @@ class Key(BaseModel):
         return hash_of(owner)
 
 
-class KeyList(BaseModel):
+class KeyList(BaseModel, frozen=True, extra="forbid"):
     """Content of the keys file."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     keys: tuple[Key, ...] = ()
 

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import Annotated, Any, Final, Literal, Self, TypeVar
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
+from pydantic import BaseModel, BeforeValidator, Field
 
 from qguide.qnet.decision.decision import Fallback
 from qguide.qnet.decision.history_window import LongHistory
@@ -131,17 +131,12 @@ def is_none(value: object) -> bool:
     return value is None
 
 
-class Body(BaseModel):
-    """Base of bodies that refuse unknown fields."""
-
-    # Strict, so that `true` is not accepted as a number.
-    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
+class Body(BaseModel, frozen=True, extra="forbid", strict=True):
+    """Base of bodies that refuse unknown fields; strict, so that `true` is not accepted as a number."""
 
 
-class Whole(BaseModel):
+class Whole(BaseModel, frozen=True, extra="allow", strict=True):
     """Base of bodies whose unknown fields are kept and passed on."""
-
-    model_config = ConfigDict(frozen=True, extra="allow", strict=True)
 
 
 class ContentPart(Whole):

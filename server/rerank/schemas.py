@@ -35,16 +35,12 @@ RelevanceScore = Annotated[
 ]
 
 
-class RerankBody(BaseModel):
+class RerankBody(BaseModel, frozen=True, extra="ignore", strict=True, populate_by_name=True):
     """Base of foreign bodies, whose unknown fields are ignored."""
 
-    model_config = ConfigDict(frozen=True, extra="ignore", strict=True, populate_by_name=True)
 
-
-class DocumentObject(RerankBody):
+class DocumentObject(RerankBody, frozen=True, extra="allow", strict=True):
     """A document as an object, whose other fields come back with it."""
-
-    model_config = ConfigDict(frozen=True, extra="allow", strict=True)
 
     text: str | None = None
 
@@ -218,10 +214,8 @@ def _add_field_aliases(schema: dict[str, Any]) -> None:
     schema["anyOf"] = [{"required": [name]} for name in _DOCUMENTS]
 
 
-class PairScoreRequest(RerankBody):
+class PairScoreRequest(RerankBody, json_schema_extra=_add_field_aliases):
     """vLLM's `POST /score`: one query for all documents, or one query per document."""
-
-    model_config = ConfigDict(json_schema_extra=_add_field_aliases)
 
     model: QModelName = None
     queries: str | ListOf[str] | None = Field(

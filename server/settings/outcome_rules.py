@@ -4,12 +4,12 @@ import re
 from collections.abc import Iterator, Sequence
 from typing import Final, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import BaseModel, Field, model_validator
 
 from qguide.qnet.types import History
 
 
-class OutcomeRule(BaseModel):
+class OutcomeRule(BaseModel, frozen=True, extra="forbid"):
     """A condition on a step that ends its episode, and the outcome; the first that holds counts.
 
     Attributes:
@@ -23,8 +23,6 @@ class OutcomeRule(BaseModel):
         final: the rule holds only if the step's reply calls no tool although the request has
             tools, so that the agent is at its end; always so of `exit_code` and `test_report`.
     """
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     where: Literal["last_tool_result", "last_message", "exit_code", "test_report"]
     contains: str = ""

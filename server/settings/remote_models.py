@@ -4,13 +4,13 @@ import os
 import re
 from typing import Any, Final
 
-from pydantic import BaseModel, ConfigDict, Field, HttpUrl
+from pydantic import BaseModel, Field, HttpUrl
 
 from qguide.qnet.errors import ConfigError, without_secrets
 from qguide.qnet.policies.upstream_settings import DEFAULT_LIMITS, ApiKey, UpstreamSettings
 
 
-class VllmTrunk(BaseModel):
+class VllmTrunk(BaseModel, frozen=True, extra="forbid"):
     """A vLLM server that runs a Q model's trunk in place of this process.
 
     Attributes:
@@ -18,8 +18,6 @@ class VllmTrunk(BaseModel):
         api_key: the key that vLLM was started with, if any.
         max_tokens: maximum sequence length in tokens; None uses the trunk's own maximum.
     """
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     url: HttpUrl
     api_key: ApiKey | None = None

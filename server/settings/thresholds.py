@@ -2,12 +2,12 @@
 
 from typing import Self
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import BaseModel, Field, model_validator
 
 from qguide.qnet.types import ThresholdAction
 
 
-class ThresholdSettings(BaseModel):
+class ThresholdSettings(BaseModel, frozen=True, extra="forbid"):
     """Actions where the best Q of a step is below a threshold.
 
     Attributes:
@@ -19,8 +19,6 @@ class ThresholdSettings(BaseModel):
         policy: the upstream that `escalate` draws from.
         num_candidates: number of candidates that each of `refine` and `escalate` draws.
     """
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     below: float = Field(allow_inf_nan=False)
     actions: tuple[ThresholdAction, ...] = Field(min_length=1)

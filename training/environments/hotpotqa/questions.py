@@ -10,7 +10,7 @@ from pathlib import Path
 from random import Random
 from typing import Final
 
-from pydantic import AliasChoices, BaseModel, ConfigDict, Field, TypeAdapter
+from pydantic import AliasChoices, BaseModel, Field, TypeAdapter
 
 from qguide.qnet.errors import ConfigError
 from qguide.training.environment import Task
@@ -48,10 +48,8 @@ class Question:
         return Task(self.id, self.kind, self.id)
 
 
-class _QuestionEntry(BaseModel):
+class _QuestionEntry(BaseModel, frozen=True, extra="ignore"):
     """One entry of a file, under the names of the benchmark's distractor setting."""
-
-    model_config = ConfigDict(frozen=True, extra="ignore")
 
     id: str = Field(validation_alias=AliasChoices("_id", "id"))
     question: str

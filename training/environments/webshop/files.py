@@ -6,7 +6,7 @@ from pathlib import Path
 from random import Random
 from typing import Annotated, Any, Final
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, TypeAdapter
+from pydantic import BaseModel, BeforeValidator, TypeAdapter
 
 from qguide.qnet.errors import ConfigError
 from qguide.training.environments.support.benchmark_files import read_entries
@@ -28,10 +28,8 @@ def _as_lines(value: object) -> object:
     return [value] if isinstance(value, str) else value or []
 
 
-class _ProductEntry(BaseModel):
+class _ProductEntry(BaseModel, frozen=True, extra="ignore"):
     """One product of `items_shuffle.json`."""
-
-    model_config = ConfigDict(frozen=True, extra="ignore")
 
     asin: str
     name: str
@@ -44,18 +42,14 @@ class _ProductEntry(BaseModel):
     customization_options: dict[str, list[dict[str, Any]] | None] | str | None = None
 
 
-class _AttributesEntry(BaseModel):
+class _AttributesEntry(BaseModel, frozen=True, extra="ignore"):
     """One product of `items_ins_v2.json`."""
-
-    model_config = ConfigDict(frozen=True, extra="ignore")
 
     attributes: tuple[str, ...] = ()
 
 
-class _InstructionEntry(BaseModel):
+class _InstructionEntry(BaseModel, frozen=True, extra="ignore"):
     """One instruction of `items_human_ins.json`."""
-
-    model_config = ConfigDict(frozen=True, extra="ignore")
 
     instruction: str
     instruction_attributes: tuple[str, ...]
