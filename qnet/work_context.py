@@ -20,7 +20,7 @@ import asyncio
 import json
 import re
 from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from hashlib import sha256
@@ -28,6 +28,17 @@ from typing import Any, Final, TypeVar
 from urllib.parse import quote
 
 from qguide.qnet.usage import TokenUsage
+
+T = TypeVar("T")
+
+
+@contextmanager
+def _set(variable: ContextVar[T], value: T) -> Iterator[None]:
+    token = variable.set(value)
+    try:
+        yield
+    finally:
+        variable.reset(token)
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,17 +67,10 @@ def current_tenant() -> Tenant:
     return _tenant.get()
 
 
-@contextmanager
-def working_for(tenant: Tenant) -> Iterator[None]:
+def working_for(tenant: Tenant) -> AbstractContextManager[None]:
     """Within this, and in tasks that begin within, the work is for `tenant`."""
-    token = _tenant.set(tenant)
-    try:
-        yield
-    finally:
-        _tenant.reset(token)
+    return _set(_tenant, tenant)
 
-
-T = TypeVar("T")
 
 _group: ContextVar[object | None] = ContextVar("work_group", default=None)
 
@@ -96,14 +100,9 @@ async def all_of(works: Sequence[Coroutine[Any, Any, T]], *, at_once: int | None
             work.close()  # those that never had their turn
 
 
-@contextmanager
-def one_group() -> Iterator[None]:
+def one_group() -> AbstractContextManager[None]:
     """Within this, and in tasks that begin within, all work is of one group."""
-    token = _group.set(_group.get() or object())
-    try:
-        yield
-    finally:
-        _group.reset(token)
+    return _set(_group, _group.get() or object())
 
 
 def work_group() -> object | None:
@@ -125,14 +124,9 @@ def taker() -> Take | None:
     return _take.get()
 
 
-@contextmanager
-def taken_by(take: Take | None) -> Iterator[None]:
+def taken_by(take: Take | None) -> AbstractContextManager[None]:
     """Within this, and in tasks that begin within, candidates are handed over as they finish."""
-    token = _take.set(take)
-    try:
-        yield
-    finally:
-        _take.reset(token)
+    return _set(_take, take)
 
 
 HEADER: Final = "X-Session-ID"
@@ -148,14 +142,9 @@ _trace: ContextVar[Mapping[str, str]] = ContextVar("trace_context", default=_NON
 _collecting: ContextVar[list[TokenUsage] | None] = ContextVar("usage", default=None)
 
 
-@contextmanager
-def in_session(session_id: str) -> Iterator[None]:
+def in_session(session_id: str) -> AbstractContextManager[None]:
     """Requests sent within, also by tasks that begin within, belong to this session."""
-    token = _session.set(session_id)
-    try:
-        yield
-    finally:
-        _session.reset(token)
+    return _set(_session, session_id)
 
 
 def current_session() -> str:
@@ -181,18 +170,13 @@ def cache_salt_of(body: Mapping[str, Any]) -> dict[str, str]:
     return {"cache_salt": sha256(f"{salt}\0{given}".encode()).hexdigest()}
 
 
-@contextmanager
-def in_trace(headers: Mapping[str, str]) -> Iterator[None]:
+def in_trace(headers: Mapping[str, str]) -> AbstractContextManager[None]:
     """Requests sent within, also by tasks that begin within, carry the trace of these headers.
 
     Args:
         headers: with lower-case names or case-insensitive; a malformed trace is left out.
     """
-    token = _trace.set(_well_formed(headers))
-    try:
-        yield
-    finally:
-        _trace.reset(token)
+    return _set(_trace, _well_formed(headers))
 
 
 def trace_headers() -> Mapping[str, str]:
@@ -211,11 +195,10 @@ def _well_formed(headers: Mapping[str, str]) -> Mapping[str, str]:
 def collect_usage() -> Iterator[list[TokenUsage]]:
     """Collect the usage of all requests answered within, by this task and those it starts."""
     outer, inner = _collecting.get(), list[TokenUsage]()
-    token = _collecting.set(inner)
     try:
-        yield inner
+        with _set(_collecting, inner):
+            yield inner
     finally:
-        _collecting.reset(token)
         if outer is not None:
             outer.extend(inner)
 
