@@ -16,11 +16,13 @@ from collections import Counter
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, replace
 from random import Random
-from typing import Final, Literal
+from typing import Final, Literal, TypeVar
 
 from qguide.qnet.effects import effects_of
 from qguide.qnet.errors import InvalidCandidatesError, ScorerUnavailableError
 from qguide.qnet.types import Message
+
+T = TypeVar("T")
 
 PriorBy = Literal["votes", "likelihood", "likelihood-per-token"]
 """The prior's source: smoothed shares of the draws; the policy's own log-likelihood; or that
@@ -220,6 +222,10 @@ class Distinct:
 
     messages: tuple[Message, ...]
     index: tuple[int, ...]
+
+    def of_each(self, values: Sequence[T]) -> tuple[T, ...]:
+        """The value of each candidate by those of `messages`; empty if those are."""
+        return tuple(values[i] for i in self.index) if values else ()
 
 
 def distinct(candidates: Sequence[Message]) -> Distinct:

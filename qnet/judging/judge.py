@@ -167,11 +167,11 @@ class Judge:
             values = [answer.values[0] for answer in answers]
             verdicts = [answer.verdict for answer in answers if answer.verdict]
         return ScoreResult(
-            q_values=tuple(values[i] for i in unique.index),
+            q_values=unique.of_each(values),
             computed_tokens=sum(_tokens(a.spent) for a in answers if not a.cached),
             cached_tokens=sum(_tokens(a.spent) for a in answers if a.cached),
             upstream=_usage_of(answers),
-            verdicts=tuple(verdicts[i] for i in unique.index) if verdicts else (),
+            verdicts=unique.of_each(verdicts),
         )
 
     def _read_score(self, answer: Candidate) -> tuple[tuple[float, ...], Verdict | None]:

@@ -13,10 +13,10 @@ from typing import Annotated, ClassVar, Final, Literal
 from pydantic import Field
 
 from qguide.qnet.errors import InvalidRequestError
-from qguide.qnet.types import History
+from qguide.qnet.types import History, ScoreResult
 from qguide.qnet.work_context import all_of
 from qguide.server.episodes.state import Episode
-from qguide.server.guidance.score_step import Scored, ScoringService
+from qguide.server.guidance.score_step import ScoringService
 from qguide.server.own_bodies.answers import ScoredBy, ScoreUsage
 from qguide.server.own_bodies.history import TriedCandidates
 from qguide.server.own_bodies.schemas import (
@@ -209,7 +209,7 @@ def narrowed(
 
 async def _valued(
     one: _Known, index: int, held: QModelLease, scoring: ScoringService, body: AttemptsRequest
-) -> tuple[float | None, Scored | None, str]:
+) -> tuple[float | None, ScoreResult | None, str]:
     """The value, how it was scored if it was now, and why there is none."""
     if one.asked.messages is None:
         mark = one.episode.last if one.episode else None
@@ -228,7 +228,7 @@ async def _valued(
     except InvalidRequestError as error:
         raise type(error)(f"attempts[{index}]: {error}") from error
     outside = scored.unguided_reason or ""
-    return None if outside else scored.q_values[0], scored, outside
+    return None if outside else scored.result.q_values[0], scored.result, outside
 
 
 def _latest(

@@ -93,7 +93,7 @@ async def _shadow_choice(
         greedy=0 if greedy else None,
         greedy_weight=rule.greedy_weight,
     )
-    q_values = [result.q_values[place] for place in unique.index]
+    q_values = unique.of_each(result.q_values)
     tau = rule.tau if rule.selection == "posterior" else None
     return select(messages, q_values, prior=prior, tau=tau).chosen
 

@@ -8,10 +8,9 @@ from time import perf_counter
 
 from qguide.qnet.decision.guide import SCORING
 from qguide.qnet.decision.history_window import LongHistory
-from qguide.qnet.decision.selection import Distinct, Prior, Reason, Selection, distinct, select
+from qguide.qnet.decision.selection import Distinct, Prior, Selection, distinct, select
 from qguide.qnet.errors import InvalidRequestError
-from qguide.qnet.types import History, HistoryWindow, Message, ScoreRequest, Verdict
-from qguide.qnet.usage import UpstreamCalls
+from qguide.qnet.types import History, Message, ScoreRequest, ScoreResult
 from qguide.server.episodes.service import EARNED_HEADER, OUTCOME_HEADER
 from qguide.server.episodes.state import Episode, Offer
 from qguide.server.guidance.step_scorer import SCORE, Choices, score_in_window
@@ -32,37 +31,23 @@ from qguide.server.settings.settings import Settings
 
 @dataclass(frozen=True, slots=True)
 class Scored:
-    """Q-values of the candidates of one history.
+    """The scored candidates of one history, repeated ones included, and the choice among them.
 
     Attributes:
-        q_values: one per candidate, including repeated ones.
         score_ms: time for scoring, including waits.
         prior: share of each candidate's effect; None if its draws are unknown.
-        posterior: share of each candidate's effect by Q and the prior; None if Q alone chose.
         tau: temperature of Q in the posterior; None without one.
-        upstream: requests to the upstream that scored; None for a trained Q model.
-        window: what was read in place of a history that is too long; None if it was read whole.
         unguided_reason: why the likeliest candidate is chosen and not that of Q; None if it is not.
         out_of_domain: that is the reason; None where no domain was asked.
-        verdicts: of each candidate by a judge's criteria; empty without any.
-        rules: values of each candidate by the rules before the Q model; empty without any.
     """
 
-    q_values: tuple[float, ...]
-    chosen: int
-    reason: Reason
-    computed_tokens: int
-    cached_tokens: int
+    result: ScoreResult
+    selection: Selection
     score_ms: float
-    prior: tuple[float, ...] | None = None
-    posterior: tuple[float, ...] | None = None
-    tau: float | None = None
-    upstream: UpstreamCalls | None = None
-    window: HistoryWindow | None = None
-    unguided_reason: str | None = None
-    out_of_domain: bool | None = None
-    verdicts: tuple[Verdict, ...] = ()
-    rules: tuple[tuple[float, ...], ...] = ()
+    prior: tuple[float, ...] | None
+    tau: float | None
+    unguided_reason: str | None
+    out_of_domain: bool | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -146,7 +131,11 @@ class ScoringService(RequestService):
         with self._lease(q_model, episode_id, learned) as held:
             scored = await self.score(history, candidates, held, long_history=long_history, selection=selection)
         record_q_values(
-            self.metrics.tracing, scored.q_values, chosen=scored.chosen, q_model=held.id, episode_id=episode_id
+            self.metrics.tracing,
+            scored.result.q_values,
+            chosen=scored.selection.chosen,
+            q_model=held.id,
+            episode_id=episode_id,
         )
         if episode_id is not None:
             offer = _offer(history, candidates, scored, held, asked=q_model or "", earned=earned)
@@ -188,31 +177,27 @@ class ScoringService(RequestService):
         self.metrics.candidates.observe(len(unique.messages))
         if result.window is not None:
             self.metrics.count_window(q_model.id, result.window)
-        q_values = tuple(result.q_values[i] for i in unique.index)
+        result = replace(
+            result,
+            q_values=unique.of_each(result.q_values),
+            rules=unique.of_each(result.rules),
+            verdicts=unique.of_each(result.verdicts),
+        )
         prior = _prior(candidates, rule)
         tau = rule.tau if rule and prior and rule.selection == "posterior" else None
-        rules = tuple(result.rules[i] for i in unique.index) if result.rules else ()
         if outside:
             self.metrics.out_of_domain.labels(q_model.id).inc()
             chosen = Selection(prior.likeliest if prior else 0, "fallback")
         else:
-            chosen = select(candidates.messages, q_values, prior=prior, tau=tau, rules=rules)
+            chosen = select(candidates.messages, result.q_values, prior=prior, tau=tau, rules=result.rules)
         return Scored(
-            q_values=q_values,
-            chosen=chosen.chosen,
-            reason=chosen.reason,
-            computed_tokens=result.computed_tokens,
-            cached_tokens=result.cached_tokens,
+            result=result,
+            selection=chosen,
             score_ms=score_s * 1e3,
             prior=prior.shares if prior else None,
-            posterior=chosen.posterior,
             tau=None if chosen.posterior is None else tau,
-            upstream=result.upstream,
-            window=result.window,
             unguided_reason=outside or None,
             out_of_domain=None if domain is None else bool(outside),
-            verdicts=tuple(result.verdicts[i] for i in unique.index) if result.verdicts else (),
-            rules=rules,
         )
 
 
@@ -276,16 +261,16 @@ def _offer(
         counts = +Counter(dict(zip(texts, candidates.counts, strict=True)))
     return Offer(
         at=len(history),
-        q_values=dict(zip(texts, scored.q_values, strict=True)),
-        chosen=texts[scored.chosen],
+        q_values=dict(zip(texts, scored.result.q_values, strict=True)),
+        chosen=texts[scored.selection.chosen],
         **q_model.model.recorded,
         counts=counts,
-        verdicts=dict(zip(texts, scored.verdicts, strict=True)) if scored.verdicts else {},
+        verdicts=dict(zip(texts, scored.result.verdicts, strict=True)) if scored.result.verdicts else {},
         asked=asked,
-        reason=scored.reason,
+        reason=scored.selection.reason,
         tau=scored.tau,
         duration_ms=scored.score_ms,
-        window=scored.window,
+        window=scored.result.window,
         out_of_domain=scored.out_of_domain,
         shadow=q_model.shadow.id if q_model.shadow else "",
         earned=earned,

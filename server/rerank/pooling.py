@@ -12,7 +12,7 @@ from typing import Final, Literal, Self
 from pydantic import AliasChoices, Field, model_validator
 
 from qguide.qnet.errors import MalformedHistoryError
-from qguide.server.guidance.score_step import Scored
+from qguide.qnet.types import ScoreResult
 from qguide.server.own_bodies.schemas import NOT_EMPTY, CandidateMessage, ChatMessage, EpisodeId, ListOf, QModelName
 from qguide.server.rerank.schemas import CachedTokens, PairScoreUsage, RerankBody
 from qguide.server.rerank.translation import relevance, tokens_of
@@ -86,7 +86,7 @@ class ClassifyResponse(_Response):
     data: list[Classification]
 
     @classmethod
-    def of(cls, body: PoolingRequest, q_model: str, scored: Scored) -> Self:
+    def of(cls, body: PoolingRequest, q_model: str, scored: ScoreResult) -> Self:
         """The score as probability of the only label."""
         data = [Classification(probs=[_score(body, scored)])]
         return cls(model=q_model, data=data, usage=_usage(scored))
@@ -99,18 +99,18 @@ class PoolingResponse(_Response):
     data: list[Pooled]
 
     @classmethod
-    def of(cls, body: PoolingRequest, q_model: str, scored: Scored) -> Self:
+    def of(cls, body: PoolingRequest, q_model: str, scored: ScoreResult) -> Self:
         """The score as a vector."""
         data = [Pooled(data=[_score(body, scored)])]
         return cls(model=q_model, data=data, usage=_usage(scored))
 
 
-def _score(body: PoolingRequest, scored: Scored) -> float:
+def _score(body: PoolingRequest, scored: ScoreResult) -> float:
     [q] = scored.q_values
     return q if body.use_activation is False else relevance(q)
 
 
-def _usage(scored: Scored) -> PairScoreUsage:
+def _usage(scored: ScoreResult) -> PairScoreUsage:
     return PairScoreUsage(
         prompt_tokens=tokens_of(scored),
         total_tokens=tokens_of(scored),

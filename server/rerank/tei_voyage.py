@@ -11,7 +11,7 @@ from typing import Annotated, Any, Final, Literal
 from pydantic import Discriminator, Field, Tag
 
 from qguide.qnet.turns import paced
-from qguide.server.guidance.score_step import Scored
+from qguide.qnet.types import ScoreResult
 from qguide.server.own_bodies.schemas import (
     JINA_SHAPE,
     NOT_EMPTY,
@@ -162,7 +162,7 @@ AnyRerankRequest = Annotated[
 ]
 
 
-def tei_response(body: TeiRerankRequest, scored: Scored) -> list[TeiRank]:
+def tei_response(body: TeiRerankRequest, scored: ScoreResult) -> list[TeiRank]:
     """TEI's response: a plain list, best text first."""
     q_values = scored.q_values
     return [
@@ -175,7 +175,7 @@ def tei_response(body: TeiRerankRequest, scored: Scored) -> list[TeiRank]:
     ]
 
 
-def voyage_response(body: VoyageRerankRequest, q_model: str, scored: Scored) -> VoyageRerankResponse:
+def voyage_response(body: VoyageRerankRequest, q_model: str, scored: ScoreResult) -> VoyageRerankResponse:
     """Voyage's response, best document first."""
     q_values: Sequence[float] = scored.q_values
     return VoyageRerankResponse(

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from time import time
 from typing import Final
 
-from qguide.server.guidance.score_step import Scored
+from qguide.qnet.types import ScoreResult
 from qguide.server.own_bodies.schemas import ChatMessage
 from qguide.server.rerank.schemas import (
     CachedTokens,
@@ -52,7 +52,7 @@ def best_first(q_values: Sequence[float]) -> list[int]:
     return sorted(range(len(q_values)), key=lambda i: -q_values[i])
 
 
-def jina_response(body: JinaRerankRequest, q_model: str, scored: Scored) -> JinaRerankResponse:
+def jina_response(body: JinaRerankRequest, q_model: str, scored: ScoreResult) -> JinaRerankResponse:
     """Jina's response, best document first."""
     shown = _documents(body) if body.return_documents else None
     return JinaRerankResponse(
@@ -80,7 +80,7 @@ def _documents(body: JinaRerankRequest) -> Sequence[DocumentObject | str]:
     return [DocumentObject(text=one) if isinstance(one, str) else one for one in body.documents]
 
 
-def cohere_response(body: CohereRerankRequest, q_model: str, scored: Scored) -> CohereRerankResponse:
+def cohere_response(body: CohereRerankRequest, q_model: str, scored: ScoreResult) -> CohereRerankResponse:
     """Cohere's response, best document first."""
     return CohereRerankResponse(
         id=str(uuid.uuid4()),
@@ -98,7 +98,7 @@ def cohere_response(body: CohereRerankRequest, q_model: str, scored: Scored) -> 
 
 
 def pair_response(
-    q_values: Sequence[float], q_model: str, scored: Sequence[Scored], *, activation: bool
+    q_values: Sequence[float], q_model: str, scored: Sequence[ScoreResult], *, activation: bool
 ) -> PairScoreResponse:
     """vLLM's response: the Q of each pair, in the request's order."""
     tokens = sum(map(tokens_of, scored))
@@ -114,6 +114,6 @@ def pair_response(
     )
 
 
-def tokens_of(scored: Scored) -> int:
+def tokens_of(scored: ScoreResult) -> int:
     """Tokens of history and documents, cached ones included."""
     return scored.computed_tokens + scored.cached_tokens

@@ -156,21 +156,22 @@ async def _score_item(
 
 
 def _shown(scored: Scored) -> dict[str, Any]:
+    result, choice = scored.result, scored.selection
     return {
         "scores": [
             Score(
                 index=i,
                 q_value=q,
                 prior=scored.prior[i] if scored.prior else None,
-                posterior=scored.posterior[i] if scored.posterior else None,
-                **verdict_fields(scored.verdicts[i] if scored.verdicts else None),
+                posterior=choice.posterior[i] if choice.posterior else None,
+                **verdict_fields(result.verdicts[i] if result.verdicts else None),
             )
-            for i, q in enumerate(scored.q_values)
+            for i, q in enumerate(result.q_values)
         ],
         "tau": scored.tau,
-        "chosen": scored.chosen,
-        "reason": scored.reason,
+        "chosen": choice.chosen,
+        "reason": choice.reason,
         "unguided_reason": scored.unguided_reason,
-        "window": Window.of(scored.window),
-        "usage": ScoreUsage.of(computed=scored.computed_tokens, cached=scored.cached_tokens, upstream=scored.upstream),
+        "window": Window.of(result.window),
+        "usage": ScoreUsage.of(computed=result.computed_tokens, cached=result.cached_tokens, upstream=result.upstream),
     }

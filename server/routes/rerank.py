@@ -12,9 +12,9 @@ from fastapi import APIRouter, Request
 from fastapi.responses import Response
 
 from qguide.qnet.errors import InvalidCandidatesError, InvalidRequestError
-from qguide.qnet.types import History, Message
+from qguide.qnet.types import History, Message, ScoreResult
 from qguide.qnet.work_context import all_of
-from qguide.server.guidance.score_step import Scored, ScoringService
+from qguide.server.guidance.score_step import ScoringService
 from qguide.server.http.bodies import BodyRoute, translate_body
 from qguide.server.own_bodies.history import TriedCandidates, check_size
 from qguide.server.q_models.served import QModelLease
@@ -137,18 +137,18 @@ async def verify(body: VerifyRequest, scoring: ScoringDep) -> VerifyResponse:
             f"{q_model.id} ranks the candidates of one step, so its value of a single answer says "
             f"nothing; {q_model.model.comparable}"
         )
-    confidence = 0.0 if scored.out_of_domain else min(max(scored.q_values[0], 0.0), 1.0)
+    confidence = 0.0 if scored.out_of_domain else min(max(scored.result.q_values[0], 0.0), 1.0)
     return VerifyResponse(
         confidence=confidence,
         should_escalate=confidence < body.threshold,
         out_of_domain=scored.out_of_domain,
         threshold=body.threshold,
-        q_value=scored.q_values[0],
+        q_value=scored.result.q_values[0],
         model=q_model.id,
     )
 
 
-async def _score_last(body: PoolingRequest, request: Request, scoring: ScoringService) -> tuple[str, Scored]:
+async def _score_last(body: PoolingRequest, request: Request, scoring: ScoringService) -> tuple[str, ScoreResult]:
     """Score the last action; returns the `name@version` that scored as well."""
     history, action = await translate_body(request, body.split)
     q_model, scored = await scoring.step(
@@ -157,12 +157,12 @@ async def _score_last(body: PoolingRequest, request: Request, scoring: ScoringSe
         q_model=scoring.models.find_reranker(body.model),
         episode_id=body.episode_id,
     )
-    return q_model.id, scored
+    return q_model.id, scored.result
 
 
 async def _rank(
     body: RerankRequest | TeiRerankRequest | VoyageRerankRequest, texts: Sequence[str], scoring: ScoringService
-) -> tuple[str, Scored]:
+) -> tuple[str, ScoreResult]:
     """Score the documents; returns the `name@version` that scored as well."""
     messages = body.messages if isinstance(body, RerankRequest) else None
     q_model, scored = await scoring.step(
@@ -171,12 +171,12 @@ async def _rank(
         q_model=scoring.models.find_reranker(body.model),
         episode_id=body.episode_id,
     )
-    return q_model.id, scored
+    return q_model.id, scored.result
 
 
 async def _score_pairs(
     histories: Sequence[History], documents: Sequence[Message], q_model: QModelLease, scoring: ScoringService
-) -> tuple[list[float], list[Scored]]:
+) -> tuple[list[float], list[ScoreResult]]:
     """Q of each pair, in order; pairs with the same history are scored as one request."""
     places: dict[History, list[int]] = {}
     for place, history in enumerate(histories):
@@ -187,12 +187,13 @@ async def _score_pairs(
             for history, mine in places.items()
         ]
     )
+    results = [one.result for one in scored]
     q_of_place = {
         place: q
-        for mine, one in zip(places.values(), scored, strict=True)
+        for mine, one in zip(places.values(), results, strict=True)
         for place, q in zip(mine, one.q_values, strict=True)
     }
-    return [q_of_place[place] for place in range(len(documents))], scored
+    return [q_of_place[place] for place in range(len(documents))], results
 
 
 def _histories(body: PairScoreRequest, number: int, scoring: ScoringService) -> list[History]:
