@@ -3,13 +3,25 @@
 `bellman_backup` is QLASS's label (equation 7, algorithm 3); `average_outcome` and `branch_outcome`
 are the alternatives in its figure 4, and `outcome_advantage` is AgentPRM's progress. All give one
 value per node id. The root has no action and so no label.
+
+AgentPRM estimates its labels by temporal differences, lambda-returns and advantages by GAE:
+
+    delta(s, a) = r + gamma * V(s') - V(s)
+    A(s, a)     = delta(s, a) + gamma * lambda * A(s', a')              (progress)
+    Q(s, a)     = A(s, a) + V(s)                                        (promise)
+
+It fits a model M to Q and A, and takes the values from the model itself. On a single trajectory
+V(s_t) = M(s_t, a_t), the value of the action that was taken. In a tree a state has several actions,
+so V(s) and A(s', a') are means over the children, each weighted by the number of leaves below it
+(ours). So lambda = 1 and gamma = 1 give `average_outcome`, without any value, and a trajectory gives
+GAE (Schulman et al., 2016). V is 0 after a leaf.
 """
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Literal, assert_never
 
-from qguide.qnet.errors import EmptyTreeError
+from qguide.qnet.errors import ConfigError, EmptyTreeError
 from qguide.qnet.records import ROOT_ID
 from qguide.training.algorithms.tree import Node, Tree
 
@@ -53,19 +65,18 @@ def average_outcome(tree: Tree) -> dict[int, float]:
     """Mean reward of the leaves at or below every node (Math-Shepherd; target `avg`)."""
     require_nodes(tree)
     totals: dict[int, float] = {}
-    counts: dict[int, int] = {}
     for node in reversed(tree.nodes):
         below = tree.children[node.id]
         totals[node.id] = sum(totals[child] for child in below) if below else node.step.reward
-        counts[node.id] = sum(counts[child] for child in below) if below else 1
-    return {node_id: totals[node_id] / counts[node_id] for node_id in totals}
+    leaves = _leaf_counts(tree)
+    return {node_id: total / leaves[node_id] for node_id, total in totals.items()}
 
 
 def outcome_advantage(tree: Tree) -> dict[int, float]:
     """Progress of every action: A(s, a) = Q(s, a) - V(s) (AgentPRM; target `progress`).
 
     Q is the mean reward of the leaves at or below the node, V that of the leaves below its parent,
-    so neither is bootstrapped from a model; `temporal_difference` does that. What all candidates of
+    so neither is bootstrapped from a model; `gae_advantages` does that. What all candidates of
     a state share is left out; labels of different states are not comparable.
     """
     q = average_outcome(tree)
@@ -155,3 +166,64 @@ def labelled_paths(tree: Tree, labels: Mapping[int, float]) -> Iterator[Labelled
 def sibling_groups(tree: Tree) -> Iterator[tuple[int, ...]]:
     """Ids of the actions taken in one state, for each state with at least two."""
     return (children for children in tree.children if len(children) >= 2)
+
+
+def lambda_returns(tree: Tree, values: Mapping[int, float], *, gamma: float, gae_lambda: float) -> dict[int, float]:
+    """Q(s, a) of every node: r + gamma * ((1 - lambda) V(s') + lambda * mean of Q(s', a')).
+
+    This is the sum of the advantages above and V(s), with V cancelled out.
+
+    Args:
+        values: M(s, a) of every node; may be empty if `gae_lambda` is 1.
+        gae_lambda: weight of what happened against what the model expected, in [0, 1].
+    """
+    require_nodes(tree)
+    leaves = _leaf_counts(tree)
+    returns: dict[int, float] = {}
+    for node in reversed(tree.nodes):
+        below = tree.children[node.id]
+        after = gae_lambda * _mean(below, returns, leaves) if below else 0.0
+        if below and gae_lambda < 1:
+            after += (1 - gae_lambda) * _mean(below, _required(values, below), leaves)
+        returns[node.id] = node.step.reward + gamma * after
+    return returns
+
+
+def gae_advantages(tree: Tree, values: Mapping[int, float], *, gamma: float, gae_lambda: float) -> dict[int, float]:
+    """A(s, a) of every node: `lambda_returns` minus V(s), the mean of M over the state's actions.
+
+    Without values (`gae_lambda` = 1), V(s) is the mean return of the state's actions, so that the
+    labels are those of `outcome_advantage` if gamma is 1 too.
+    """
+    returns = lambda_returns(tree, values, gamma=gamma, gae_lambda=gae_lambda)
+    leaves = _leaf_counts(tree)
+    before: dict[int, float] = {}
+    for parent in (ROOT_ID, *(node.id for node in tree.nodes)):
+        if below := tree.children[parent]:
+            known = _required(values, below) if values else returns
+            before[parent] = _mean(below, known, leaves)
+    return {node.id: returns[node.id] - before[node.parent] for node in tree.nodes}
+
+
+def _mean(siblings: tuple[int, ...], values: Mapping[int, float], leaves: Mapping[int, int]) -> float:
+    """Mean of the siblings' values, each weighted by its number of leaves."""
+    total = sum(leaves[node_id] for node_id in siblings)
+    return sum(leaves[node_id] * values[node_id] for node_id in siblings) / total
+
+
+def _leaf_counts(tree: Tree) -> dict[int, int]:
+    """Number of leaves at or below every node."""
+    counts: dict[int, int] = {}
+    for node in reversed(tree.nodes):
+        counts[node.id] = sum(counts[child] for child in tree.children[node.id]) or 1
+    return counts
+
+
+def _required(values: Mapping[int, float], node_ids: tuple[int, ...]) -> Mapping[int, float]:
+    missing = [node_id for node_id in node_ids if node_id not in values]
+    if missing:
+        raise ConfigError(
+            f"node {missing[0]} has no value of a model, which labels with gae_lambda below 1 are "
+            "made of; name a Q model as qnet, or set gae_lambda to 1"
+        )
+    return values

@@ -12,11 +12,12 @@ from qguide.training.algorithms.labelling import (
     average_outcome,
     bellman_backup,
     branch_outcome,
+    gae_advantages,
     labelled_paths,
+    lambda_returns,
     normalize,
     outcome_advantage,
 )
-from qguide.training.algorithms.temporal_difference import gae_advantages, lambda_returns
 from qguide.training.algorithms.tree import Tree, merge_branch, tree_of
 from qguide.training.data.records import node_row, tree_from_row
 from qguide.training.trajectory import Step
