@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from qguide.training.data.records import EXPERT
+from qguide.training.algorithms.tree import EXPERT
 from qguide.training.data.runs import JsonlWriter, open_run
 from qguide.training.data.trajectories import Trajectory
 from qguide.training.environments.corridor import Corridor, CorridorConfig, CorridorSuite

@@ -13,11 +13,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from qguide.qnet.errors import RecordError
-from qguide.qnet.records import EARNED, JUDGED, DrawnRow, NodeRow, TaskRow, TreeRow
-from qguide.qnet.records import MessageRow as MessageRow
-from qguide.qnet.records import messages_of as messages_of
-from qguide.qnet.records import rows_of as rows_of
-from qguide.training.algorithms.tree import EXPERT as EXPERT
+from qguide.qnet.records import EARNED, JUDGED, DrawnRow, MessageRow, NodeRow, TaskRow, TreeRow, messages_of, rows_of
 from qguide.training.algorithms.tree import Node, Tree, tree_of
 from qguide.training.trajectory import Drawn, Step, text_reply
 

@@ -27,7 +27,7 @@ from pydantic import Field, model_validator
 
 from qguide.qnet.records import TreeRow
 from qguide.qnet.types import Candidate, History, SampleRequest, Sampling
-from qguide.training.data.records import EXPERT
+from qguide.training.algorithms.tree import EXPERT
 from qguide.training.data.runs import JsonlWriter, finished_task_ids
 from qguide.training.data.trajectories import Trajectory
 from qguide.training.environment import Expert, ExpertBuilder, GoldSuite, Task

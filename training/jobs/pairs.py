@@ -26,10 +26,9 @@ from qguide.qnet.records import MAX_REWARD, ROOT_ID, MessageRow, TreeRow, rows_o
 from qguide.qnet.types import History
 from qguide.training.algorithms.labelling import TreeTarget
 from qguide.training.algorithms.preferences import best_path_pairs, value_pairs
-from qguide.training.algorithms.tree import Node
+from qguide.training.algorithms.tree import EXPERT, Node
 from qguide.training.data.decision_groups import GroupLabels, decisions_of
 from qguide.training.data.preferences import PreferenceRow, preference_row, scored_messages
-from qguide.training.data.records import EXPERT
 from qguide.training.data.row_files import RowGroups
 from qguide.training.data.runs import JsonlWriter, RunFolder, open_run, read_rows, rows_at_once
 from qguide.training.data.task_trees import TaskTree, TaskTrees

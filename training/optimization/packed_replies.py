@@ -9,13 +9,12 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 
 from qguide.qnet.engine.token_trie import TokenTrie
-from qguide.qnet.records import TreeRow
+from qguide.qnet.records import TreeRow, messages_of
 from qguide.qnet.rendering.renderer import Renderer
 from qguide.qnet.types import History, Message
 from qguide.training.algorithms.choice_quality import PlacedChoice
 from qguide.training.data.decision_groups import GroupLabels, choices_of
 from qguide.training.data.preferences import Level, PreferenceRow
-from qguide.training.data.records import messages_of
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,10 +6,10 @@ import pytest
 from pydantic import ValidationError
 
 from qguide.qnet.errors import RecordError
-from qguide.qnet.records import EARNED, NodeRow, TreeRow
+from qguide.qnet.records import EARNED, NodeRow, TreeRow, messages_of, rows_of
 from qguide.qnet.types import Message
 from qguide.training.algorithms.tree import without_untried
-from qguide.training.data.records import labelled_tree, messages_of, node_row, rows_of, tree_from_row
+from qguide.training.data.records import labelled_tree, node_row, tree_from_row
 
 HISTORY = (
     Message("user", "Find the mug."),

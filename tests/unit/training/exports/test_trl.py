@@ -12,9 +12,8 @@ from typer.testing import CliRunner
 
 from qguide.cli import app
 from qguide.qnet.errors import ConfigError, RecordError
-from qguide.qnet.records import NodeRow, Row, TreeRow
+from qguide.qnet.records import MessageRow, NodeRow, Row, TreeRow, messages_of
 from qguide.training.data.preferences import PreferenceRow
-from qguide.training.data.records import MessageRow, messages_of
 from qguide.training.data.runs import JsonlWriter, read_rows
 from qguide.training.data.trajectories import Trajectory
 from qguide.training.exports.trl import conversation_pair

@@ -8,9 +8,9 @@ import torch
 from rich.console import Console
 
 from qguide.qnet.models.loading import embedded_path, load_renderer
+from qguide.qnet.records import messages_of
 from qguide.qnet.rendering.renderer import Renderer
 from qguide.training.data.preferences import PreferenceRow
-from qguide.training.data.records import messages_of
 from qguide.training.data.runs import read_rows
 from qguide.training.data.trajectories import read_trajectories
 from qguide.training.environments.alfworld.bundle import AlfWorldConfig

@@ -17,7 +17,8 @@ from qguide.qnet.models.manifest import Manifest
 from qguide.qnet.policies.local import LocalPolicy
 from qguide.qnet.records import ROOT_ID, TreeRow
 from qguide.qnet.types import Candidate, Message, SampleRequest
-from qguide.training.data.records import EXPERT, tree_from_row
+from qguide.training.algorithms.tree import EXPERT
+from qguide.training.data.records import tree_from_row
 from qguide.training.data.runs import JsonlWriter, read_rows
 from qguide.training.data.trajectories import Trajectory
 from qguide.training.environments.alfworld.bundle import AlfWorldConfig

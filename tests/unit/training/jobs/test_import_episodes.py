@@ -12,8 +12,8 @@ from typer.testing import CliRunner
 
 from qguide.cli import app
 from qguide.qnet.errors import ConfigError
+from qguide.qnet.records import messages_of
 from qguide.training.data.preferences import PreferenceRow
-from qguide.training.data.records import messages_of
 from qguide.training.data.runs import read_rows
 from qguide.training.data.task_trees import TaskTree, TaskTrees
 from qguide.training.data.trajectories import read_trajectories

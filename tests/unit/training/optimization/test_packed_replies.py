@@ -8,11 +8,11 @@ import torch
 from transformers import AutoModelForCausalLM, MptConfig
 
 from qguide.qnet.errors import ConfigError
+from qguide.qnet.records import rows_of
 from qguide.qnet.scoring.logprobs import SharedPrefixLogprobScorer
 from qguide.qnet.types import History, Message, ScoreRequest
 from qguide.training.data.decision_groups import GroupLabels
 from qguide.training.data.preferences import PreferenceRow
-from qguide.training.data.records import rows_of
 from qguide.training.optimization.packed_replies import PackedReplies, add_pair, pack_candidates, reply_path
 from qguide.training.policy_training.logprobs import reply_logprobs, require_packable
 from tests.support.decision_groups import candidate, groups_row
