@@ -15,6 +15,7 @@ from collections.abc import Sequence
 from contextlib import ExitStack
 from itertools import accumulate, pairwise
 from math import isfinite
+from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -30,6 +31,8 @@ from qguide.qnet.types import ScoreResult
 
 PROBE_TOKENS = 1024
 """More than a few blocks of any size that vLLM chooses by itself for full attention."""
+_ROUNDED: Final = 0.1
+"""Most that bfloat16 may change Q; states of recurrent layers that vLLM had mixed up changed it by more."""
 
 
 class VllmScorer(RemoteScorer):
@@ -103,19 +106,25 @@ class VllmScorer(RemoteScorer):
             raise self._refusal(str(error)) from error
 
     def _require_cache(self) -> CacheCounters:
-        """Send the same prompt twice; the second time some of it has to be cached."""
+        """Send the same prompt twice; the second time some of it has to be cached, and Q be the same."""
         probe = [self._probe()]
         features_BF = np.zeros((1, len(MATCH_FEATURES)), np.float32)
-        if not all(map(isfinite, self._q_values(probe, features_BF))):
+        [computed] = self._q_values(probe, features_BF)
+        if not isfinite(computed):
             raise self._refusal("the Q of an ordinary prompt is not finite; look at its --dtype")
         before = self._counters()
-        self._q_values(probe, features_BF)
+        [cached] = self._q_values(probe, features_BF)
         after = self._counters()
         if not after.hits_of(len(probe[0]), since=before):
             raise self._refusal(
                 f"it found none of {len(probe[0]):,} tokens that it had just computed, so every "
                 "candidate would cost its whole history; start vLLM with --enable-prefix-caching, "
                 f"LAST pooling and a --block-size well below {len(probe[0]):,}"
+            )
+        if abs(cached - computed) > _ROUNDED:
+            raise self._refusal(
+                f"the Q of a prompt is {computed:.3f}, and {cached:.3f} once it is cached, where {_ROUNDED:g} is "
+                "allowed for rounding; start vLLM without --prefix-match-unit, or run the trunk in QGuide"
             )
         return after
 

@@ -25,6 +25,7 @@ Fault = Literal[
     "not_base64",
     "too_narrow",
     "not_finite",
+    "wrong_when_cached",
     "one_state_short",
     "always_activated",
     "truncated",
@@ -195,13 +196,16 @@ class _Handler(BaseHTTPRequestHandler):
         self._send(200, json.dumps({"object": "list", "data": items[::-1], "usage": usage}))
 
     def _encode(self, hidden_D: torch.Tensor) -> str:
-        match self.state.fails("not_base64", "too_narrow", "not_finite"):
+        of_hits: tuple[Fault, ...] = ("wrong_when_cached",) if self.state.hits else ()
+        match self.state.fails("not_base64", "too_narrow", "not_finite", *of_hits):
             case "not_base64":
                 return "%%%"
             case "too_narrow":
                 hidden_D = hidden_D[1:]
             case "not_finite":
                 hidden_D = hidden_D * torch.inf
+            case "wrong_when_cached":
+                hidden_D = -hidden_D
         return base64.b64encode(hidden_D.numpy().astype("<f4").tobytes()).decode()
 
     def _fail(self, status: int, message: str) -> None:

@@ -259,6 +259,12 @@ def test_a_server_without_prefix_caching_is_refused(connect: Connect, vllm: Scri
         connect(vllm, head)
 
 
+def test_a_server_whose_cache_changes_q_is_refused(connect: Connect, vllm: ScriptedVllm, head: RemoteTrunk) -> None:
+    vllm.fault = "wrong_when_cached"
+    with pytest.raises(ConfigError, match=r"once it is cached.*without --prefix-match-unit"):
+        connect(vllm, head)
+
+
 def test_a_server_without_counters_is_refused(connect: Connect, vllm: ScriptedVllm, head: RemoteTrunk) -> None:
     vllm.fault = "no_metrics"
     with pytest.raises(ConfigError, match="without --disable-log-stats"):
