@@ -185,21 +185,18 @@ GUIDED = {"X-QGuide-Num-Candidates": "5"}
 
 @needs_envoy
 def test_envoy_guides_what_names_candidates_and_asks_the_model_while_qguide_is_away(tmp_path: Path) -> None:
-    [config] = [block.text for block in blocks_of("docs/connect/envoy.md") if block.language == "yaml"]
+    [config] = [text for text in of_envoy("yaml") if "aggregate" in text]
     fake, port = FakeUpstream(), free_port()
-    demo = {"url": f"http://127.0.0.1:{port}/v1", "model": "demo", "retries": 0}
-    settings = Settings.model_validate({"policy": "demo", "upstreams": {"demo": demo}, "q_models": {"q": SCRIPTED}})
     with serving_app(fake.app()) as behind, ExitStack() as qguide:
-        guide = qguide.enter_context(serving_app(create_app(settings)))
-        for there, here in (("10000", str(port)), ("8000", guide), ("8001", behind)):
-            config = config.replace(f"port_value: {there}}}", f"port_value: {here.split(':')[-1]}}}")
+        guide = qguide.enter_context(serving_app(create_app(behind_envoy(port))))
+        config = at_ports(config, {"10000": str(port), "8000": guide, "8001": behind})
         with (
             envoy(config, tmp_path, f"http://127.0.0.1:{port}/v1/models"),
             httpx.Client(base_url=f"http://127.0.0.1:{port}", timeout=60) as client,
         ):
             plain = client.post("/v1/chat/completions", json=ASKED).json()
             assert (fake.asked, "qguide" in plain) == ([ASKED], False)
-            guided = client.post("/v1/chat/completions", json=ASKED, headers=GUIDED).json()
+            guided = guided_by(client)
             assert guided["choices"][0]["message"]["content"].endswith(BEST)
             assert len(guided["qguide"]["q_values"]) == 5
             message = {"max_tokens": 100, "stream": True}
@@ -210,6 +207,68 @@ def test_envoy_guides_what_names_candidates_and_asks_the_model_while_qguide_is_a
             drawn = len(fake.asked)
             alone = client.post("/v1/chat/completions", json=ASKED, headers=GUIDED).json()
             assert (fake.asked[drawn:], "qguide" in alone) == ([ASKED], False)
+
+
+@needs_envoy
+def test_a_filter_of_envoy_answers_with_qguide_and_lets_go_on_what_it_cannot(tmp_path: Path) -> None:
+    [config] = [text for text in of_envoy("yaml") if "ext_proc" in text]
+    [script] = of_envoy("python")
+    fake, port, filtering = FakeUpstream(), free_port(), str(free_port())
+    with serving_app(fake.app()) as behind, ExitStack() as qguide:
+        guide = qguide.enter_context(serving_app(create_app(behind_envoy(port))))
+        script = script.replace(THERE, guide).replace(":9000", f":{filtering}")
+        config = at_ports(config, {"10000": str(port), "9000": filtering, "8001": behind})
+        with (
+            subprocess.Popen([PYTHON, "-c", script]) as process,
+            envoy(config, tmp_path, f"http://127.0.0.1:{port}/v1/models"),
+            httpx.Client(base_url=f"http://127.0.0.1:{port}", timeout=60) as client,
+        ):
+            try:
+                guided = guided_by(client)
+                assert guided["choices"][0]["message"]["content"].endswith(BEST)
+                fake.asked.clear()
+                plain = client.post("/v1/chat/completions", json=ASKED).json()
+                assert (fake.asked, "qguide" in plain) == ([ASKED], False)
+                message = ASKED | {"max_tokens": 100, "stream": True}
+                streamed = client.post("/v1/messages", json=message, headers=GUIDED)
+                assert streamed.headers["content-type"].startswith("text/event-stream")
+                assert streamed.text.rstrip().endswith('{"type": "message_stop"}')
+                refused = client.post("/v1/chat/completions", json=ASKED | {"tools": 5}, headers=GUIDED)
+                assert refused.status_code == 400
+                qguide.close()
+                alone = client.post("/v1/chat/completions", json=ASKED, headers=GUIDED).json()
+                assert ("choices" in alone, "qguide" in alone) == (True, False)
+            finally:
+                process.kill()
+            alone = client.post("/v1/chat/completions", json=ASKED, headers=GUIDED).json()
+            assert ("choices" in alone, "qguide" in alone) == (True, False)
+
+
+def guided_by(client: httpx.Client) -> Any:
+    """QGuide's answer, once Envoy has found it well, or the filter runs."""
+    until = time.monotonic() + START_S
+    while "qguide" not in (answer := client.post("/v1/chat/completions", json=ASKED, headers=GUIDED).json()):
+        assert time.monotonic() < until, "nothing is guided"
+        time.sleep(0.5)
+    return answer
+
+
+def of_envoy(language: str) -> list[str]:
+    """The blocks of the page in a language."""
+    return [block.text for block in blocks_of("docs/connect/envoy.md") if block.language == language]
+
+
+def behind_envoy(port: int) -> Settings:
+    """QGuide, whose upstream is Envoy."""
+    demo = {"url": f"http://127.0.0.1:{port}/v1", "model": "demo", "retries": 0}
+    return Settings.model_validate({"policy": "demo", "upstreams": {"demo": demo}, "q_models": {"q": SCRIPTED}})
+
+
+def at_ports(config: str, ports: dict[str, str]) -> str:
+    """The configuration with other ports, each the end of an address."""
+    for there, here in ports.items():
+        config = config.replace(f"port_value: {there}}}", f"port_value: {here.split(':')[-1]}}}")
+    return config
 
 
 @contextmanager

@@ -126,17 +126,19 @@ def _check_turns(contents: Sequence[Json], *, signed: bool) -> None:
             _known(part, _PART)
             if sum(name in part for name in _DATA) != 1:
                 raise ValueError("required oneof field 'data' must have one initialized field")
-        results = sum("functionResponse" in part for part in parts)
-        if results != calls:
+        called = [part for part in parts if "functionCall" in part]
+        if content.get("role") == "model":  # of a stream each piece may be sent back as a content
+            calls += len(called)
+        elif sum("functionResponse" in part for part in parts) != calls:
             raise ValueError(
                 "Please ensure that the number of function response parts is equal to the number of function call parts"
             )
-        called = [part for part in parts if "functionCall" in part]
+        else:
+            calls = 0
         if called and not index:
             raise ValueError("Please ensure that function call turn comes immediately after a user turn")
         if called and signed and not called[0].get("thoughtSignature"):
             raise ValueError("Function call is missing a thought_signature in functionCall parts.")
-        calls = len(called)
     if not contents or (len(contents) == 1 and contents[0]["role"] != "user"):
         raise ValueError("Please ensure that single turn requests end with a user role.")
 
@@ -163,7 +165,7 @@ def _call(call: Json) -> Json:
 
 def _function(declared: Json) -> Json:
     _known(declared, _FUNCTION)
-    schema: Any = declared.get("parametersJsonSchema") or declared.get("parameters") or {}
+    schema: Any = declared.get("parametersJsonSchema") or _lower(declared.get("parameters")) or {}
     return {"name": declared["name"], "parameters": schema}
 
 
