@@ -13,17 +13,11 @@ from qguide.server.own_bodies.schemas import NOT_EMPTY, Integer, ListOf, Positiv
 class Passage(messages_blocks.Passage, Whole):
     """A block of text within another."""
 
-    type: str
-    text: str | None = None
-
 
 class Source(messages_blocks.Source, Whole):
     """Bytes, text or address of an image or a document."""
 
     type: str = Field(description="`base64`; `url` of an image; `text` or `content` of a document")
-    media_type: str | None = None
-    data: str | None = None
-    url: str | None = None
     content: str | ListOf[Passage] | None = Field(default=None, description="with type `content`")
 
 
@@ -57,14 +51,11 @@ class Block(Part, messages_blocks.Block):
     is_error: bool | None = Field(
         default=None, description="true if the tool failed: its text then begins with `Error: `"
     )
-    thinking: str | None = None
-    signature: str | None = None
 
 
 class Turn(messages_blocks.Turn, Whole):
     """One message of a conversation."""
 
-    role: Literal["user", "assistant", "system"]
     content: str | ListOf[Block]
 
 

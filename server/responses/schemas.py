@@ -33,8 +33,6 @@ class ItemPart(responses_requests.ItemPart, Whole):
         description="`input_text`, `output_text`, `input_image`, `input_file`, `refusal`, or "
         "`reasoning_text` in a reasoning item"
     )
-    text: str | None = None
-    refusal: str | None = None
 
 
 class InputItem(responses_requests.InputItem, Whole):
