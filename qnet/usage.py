@@ -110,7 +110,6 @@ class UpstreamCalls:
     completion_tokens: int = 0
 
     def __add__(self, other: "UpstreamCalls") -> "UpstreamCalls":
-        """Usage of both."""
         return UpstreamCalls(
             self.calls + other.calls,
             self.cached_calls + other.cached_calls,

@@ -1,6 +1,5 @@
 """Progress bar for jobs."""
 
-from types import TracebackType
 from typing import Self
 
 from rich.console import Console
@@ -28,12 +27,8 @@ class ProgressBar:
         self._progress.update(self._task, advance=1, note=note)
 
     def __enter__(self) -> Self:
-        """Start."""
         self._progress.start()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        """Stop; the last state stays on the screen."""
-        self._progress.stop()
+    def __exit__(self, *_: object) -> None:
+        self._progress.stop()  # the last state stays on the screen

@@ -16,7 +16,6 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from pathlib import Path
-from types import TracebackType
 from typing import Final, Self
 
 from filelock import FileLock, Timeout
@@ -242,13 +241,9 @@ class JsonlWriter:
             raise OSError(error.errno, error.strerror, str(self._path)) from error
 
     def __enter__(self) -> Self:
-        """The writer itself."""
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        """Close."""
+    def __exit__(self, *_: object) -> None:
         self.close()
 
 

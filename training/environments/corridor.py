@@ -61,7 +61,6 @@ class CorridorEnvironment:
     """One episode; see `qguide.training.environment.Environment`."""
 
     def __init__(self, corridor: Corridor) -> None:
-        """Prepare the episode; `reset` starts it."""
         self._corridor = corridor
         self._room = corridor.start
         self._has_key = corridor.key is None

@@ -42,7 +42,6 @@ class Usage(Row):
         )
 
     def __add__(self, other: "Usage") -> "Usage":
-        """Usage of both."""
         return Usage(
             requests=self.requests + other.requests,
             prompt_tokens=self.prompt_tokens + other.prompt_tokens,

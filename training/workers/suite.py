@@ -24,7 +24,6 @@ class RemoteEpisode:
     """See `qguide.training.environment.Environment`."""
 
     def __init__(self, pool: WorkerPool, task_id: str, *, replays: bool) -> None:
-        """Prepare the episode; `reset` takes a worker."""
         self._pool, self._task_id, self._replays = pool, task_id, replays
         self._seat: Seat | None = None
         self._origin: tuple[Any, ...] = ()
@@ -143,7 +142,6 @@ class RemoteSuite:
     """See `qguide.training.environment.Suite`."""
 
     def __init__(self, suite: Suite, pool: WorkerPool, *, replays: bool) -> None:
-        """Start the first worker."""
         self.name = suite.name
         self.tasks: Sequence[Task] = suite.tasks
         self._suite, self._pool, self._replays = suite, pool, replays

@@ -55,7 +55,6 @@ class AdaptedEpisode:
     """
 
     def __init__(self, other: OtherSide, config: AdaptedConfig) -> None:
-        """Prepare the episode; `reset` starts it."""
         self._other, self._config = other, config
         self._rewards: tuple[float, ...] = ()
         self._running, self._closed = False, False

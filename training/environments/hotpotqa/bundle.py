@@ -45,7 +45,6 @@ class QuestionEpisode:
     """See `qguide.training.environment.Environment`. Only an answer has a reward."""
 
     def __init__(self, question: Question, *, turns: int = 7, measure: Measure = "em") -> None:
-        """Prepare the episode; `reset` indexes the paragraphs."""
         self._question, self._turns, self._measure = question, turns, measure
         self._index: ParagraphIndex | None = None
         self._page: Paragraph | None = None
@@ -108,7 +107,6 @@ class ParagraphIndex:
     """Paragraphs ranked by BM25 of title and text; a paragraph's title is always its best query."""
 
     def __init__(self, paragraphs: Sequence[Paragraph]) -> None:
-        """Index the paragraphs."""
         self._paragraphs = paragraphs
         self._by_title = {paragraph.title.lower(): paragraph for paragraph in paragraphs}
         self._ranking = Bm25Ranking([" ".join((paragraph.title, *paragraph.sentences)) for paragraph in paragraphs])
@@ -178,7 +176,6 @@ class QuestionSuite:
     """See `qguide.training.environment.GoldSuite`."""
 
     def __init__(self, name: str, questions: Sequence[Question], *, turns: int, measure: Measure) -> None:
-        """Prepare the tasks."""
         self.name = name
         self.tasks: Sequence[Task] = [question.task for question in questions]
         self._by_id = {question.id: question for question in questions}

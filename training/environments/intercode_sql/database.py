@@ -75,7 +75,6 @@ class Database:
     """One SQLite connection, which nothing that it executes can change."""
 
     def __init__(self, connection: sqlite3.Connection, name: str) -> None:
-        """Lock the connection."""
         self._connection, self._name = connection, name
         self._operations = 0
         connection.create_function("concat", -1, _concat, deterministic=True)

@@ -30,7 +30,6 @@ class SciWorldEpisode:
     """
 
     def __init__(self, pool: SimulatorPool, task: str, variation: int, turns: int) -> None:
-        """Prepare the episode; `reset` loads the world."""
         self._pool = pool
         self._task, self._variation, self._turns = task, variation, turns
         self._simulator: Simulator | None = None

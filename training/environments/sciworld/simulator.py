@@ -80,7 +80,6 @@ class Simulator:
     """
 
     def __init__(self, *, heap_mb: int, timeout_s: float) -> None:
-        """Start the process."""
         from py4j.java_gateway import GatewayParameters, JavaGateway, launch_gateway
         from py4j.protocol import Py4JError
 

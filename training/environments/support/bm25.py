@@ -13,7 +13,6 @@ class Bm25Ranking:
     """Texts ranked by a query; words are compared as they are, in lower case."""
 
     def __init__(self, texts: Sequence[str]) -> None:
-        """Index the texts."""
         self._count = len(texts)
         self._index = bm25s.BM25(method="lucene")
         self._index.index([_words(text) for text in texts], show_progress=False)

@@ -38,7 +38,6 @@ class ShoppingSuite:
     """See `qguide.training.environment.GoldSuite`."""
 
     def __init__(self, name: str, catalogue: Catalogue, goals: Sequence[Goal], *, turns: int) -> None:
-        """Prepare the tasks."""
         self.name = name
         self.tasks: Sequence[Task] = [catalogue.task_of(goal) for goal in goals]
         self._catalogue = catalogue

@@ -127,7 +127,6 @@ class ShoppingEpisode:
     """
 
     def __init__(self, catalogue: Catalogue, goal: Goal, turns: int) -> None:
-        """Prepare the episode; `reset` opens the shop."""
         self._catalogue, self._goal, self._turns = catalogue, goal, turns
         self._running = False
         self._taken = 0

@@ -24,7 +24,6 @@ class PythonEnvironment:
     """One episode of `game`; see `qguide.training.environment.Environment`."""
 
     def __init__(self, game: Game) -> None:
-        """Prepare the episode; `reset` starts it."""
         self._game = game
         self._receptacles = {receptacle.name: receptacle for receptacle in game.receptacles}
         self._items = {item.name: item for item in game.items}

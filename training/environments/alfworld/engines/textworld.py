@@ -59,7 +59,6 @@ class TextWorldEnvironment:
     """One episode of a game file; see `qguide.training.environment.Environment`."""
 
     def __init__(self, pool: "EnginePool", game: Path) -> None:
-        """Prepare the episode; `reset` loads the game."""
         self._pool = pool
         self._game = str(game)
         self._worker: EngineProcess | None = None

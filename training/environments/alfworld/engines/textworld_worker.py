@@ -68,7 +68,6 @@ class Engine:
     """One `PddlEnv` with its own planner library, loaded with one game."""
 
     def __init__(self, game: str) -> None:
-        """Load the game; `reset` starts an episode."""
         self.game = game
         self._pddl = PddlEnv(EnvInfos(won=True, admissible_commands=True))
         self._env = AlfredDemangler(self._pddl)
@@ -117,7 +116,6 @@ class Sessions:
     """Running episodes by number, and idle engines that keep their game loaded."""
 
     def __init__(self) -> None:
-        """Start without any."""
         self._running: dict[int, Engine] = {}
         # Not an `LRUCache`: an engine that is dropped must be closed.
         self._idle: OrderedDict[int, Engine] = OrderedDict()

@@ -30,7 +30,6 @@ class HouseMemory:
     """
 
     def __init__(self, observation: str) -> None:
-        """Read the first observation."""
         self.task: HouseTask = read_task(observation)
         self.receptacles = read_receptacles(observation)
         self.contents: dict[str, tuple[str, ...]] = {}

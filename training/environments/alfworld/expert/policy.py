@@ -28,7 +28,6 @@ class ExpertPolicy:
     name = "expert"
 
     def __init__(self) -> None:
-        """Start without histories."""
         self._experts = LRUCache[Texts, tuple[Expert, str]](size=MOST_EXPERTS)
 
     def sample_batch(self, requests: Sequence[SampleRequest]) -> list[list[Candidate]]:
