@@ -3,35 +3,12 @@
 from collections.abc import Mapping, Sequence
 from colorsys import hls_to_rgb
 from pathlib import Path
-from zlib import crc32
 
 from rich.console import Console
 from rich.table import Table
 
-from qguide.training.evaluation.records import EpisodeRow, MethodSummary, Results
+from qguide.training.evaluation.records import METHODS, EpisodeRow, MethodName, MethodSummary, Results
 from qguide.training.evaluation.results import Key, best_of_n_curve
-
-_COLOURS = {
-    "greedy": "#6b7280",
-    "sample": "#9ca3af",
-    "random-of-m": "#d97706",
-    "random-distinct": "#ca8a04",
-    "no-repeat": "#65a30d",
-    "self-consistency": "#0d9488",
-    "likeliest": "#7c3aed",
-    "q-guided": "#2563eb",
-    "q-posterior": "#1e3a8a",
-    "adaptive": "#16a34a",
-    "q-guided-aug": "#4338ca",
-    "q-guided-n": "#a16207",
-    "verifier-best-of-n": "#db2777",
-    "q-beam": "#0ea5e9",
-    "lats": "#0f766e",
-    "reflexion": "#9333ea",
-    "best-of-n": "#b91c1c",
-    "best-of-n-aug": "#e11d48",
-}
-
 
 _WIDTH = 80
 _BORDER = 3
@@ -40,11 +17,10 @@ _BORDER = 3
 _SAME = 1e-9
 
 
-def colour_of(method: str) -> str:
-    """Colour of a method in plots; one without an entry gets a fixed hue from its name."""
-    hue = crc32(method.encode()) % 360 / 360
-    derived = "#" + "".join(f"{round(255 * part):02x}" for part in hls_to_rgb(hue, 0.45, 0.6))
-    return _COLOURS.get(method, derived)
+def colour_of(method: MethodName) -> tuple[float, float, float]:
+    """Colour of a method in plots: hues in order, dark and light in turn."""
+    number = METHODS.index(method)
+    return hls_to_rgb(number / len(METHODS), 0.35 + 0.2 * (number % 2), 0.7)
 
 
 def print_results(results: Results, console: Console) -> None:

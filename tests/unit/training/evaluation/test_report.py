@@ -1,6 +1,5 @@
 """The report of an evaluation: tables that a terminal of 80 columns shows whole, and colours."""
 
-import re
 from io import StringIO
 
 from rich.console import Console
@@ -85,9 +84,3 @@ def test_the_reward_comes_first_where_rewards_are_graded() -> None:
 
 def test_methods_have_distinct_colours() -> None:
     assert len({colour_of(method) for method in METHODS}) == len(METHODS)
-
-
-def test_a_method_without_an_entry_gets_a_colour_of_its_own() -> None:
-    colours = {colour_of(name) for name in ("my-search", "my-beam", *METHODS)}
-    assert len(colours) == len(METHODS) + 2
-    assert all(re.fullmatch("#[0-9a-f]{6}", colour) for colour in colours)
