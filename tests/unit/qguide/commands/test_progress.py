@@ -12,6 +12,11 @@ from qguide.qnet.models.checkpoint import load_policy, load_q_model
 from qguide.qnet.models.manifest import read_manifest
 from qguide.qnet.scoring.build import build_naive_scorer
 from qguide.qnet.types import Message, ScoreRequest
+from qguide.training.jobs.choice_regret import ChoiceRegretConfig, run_choice_regret
+from qguide.training.jobs.sft import run_sft
+from qguide.training.jobs.train_qnet import run_train_qnet
+from qguide.training.optimization.options import Optimization
+from tests.support.echo import groups_in, qnet_config, sft_config, trajectories_in
 from tests.support.tiny_models import save_policy
 
 HISTORY = (Message("user", "you see a desk. take the mug."),)
@@ -59,3 +64,21 @@ def test_a_policy_has_made_no_progress_over_itself(tmp_path: Path) -> None:
     code, said = run(parent, parent, "--output", tmp_path / "q")
     assert code == 1
     assert "exists; name a folder that does not" in said.replace("\n", " ")
+
+
+def test_a_child_of_successes_chooses_on_held_back_decisions_as_a_trained_q_model_does(tmp_path: Path) -> None:
+    successes = trajectories_in(tmp_path / "successes")
+    run_sft(sft_config(successes, tmp_path / "parent", optimization=Optimization(epochs=1)))
+    parent = tmp_path / "parent" / "checkpoint"
+    run_sft(sft_config(successes, tmp_path / "child", base=parent))
+    assert run(tmp_path / "child" / "checkpoint", parent, "--output", tmp_path / "progress")[0] == 0
+    run_train_qnet(qnet_config(tmp_path, parent, head_features="match-1"))
+    groups = (groups_in(tmp_path / "judged", range(40, 60)),)
+    regret = {
+        qnet.name: run_choice_regret(
+            ChoiceRegretConfig(output=tmp_path / "by" / qnet.name, groups=groups, qnet=str(qnet))
+        )
+        for qnet in (tmp_path / "progress", tmp_path / "qnet" / "checkpoint")
+    }
+    for figures in regret.values():
+        assert figures["regret_steps"] == 0 < figures["regret_steps_of_random_distinct"]
