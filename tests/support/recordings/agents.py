@@ -36,7 +36,7 @@ def atif(folder: Path) -> None:
     ]
     agent = {"name": "terminus-2", "version": "2.0", "model_name": "m"}
     trajectory = {
-        "schema_version": "ATIF-v1.7",
+        "schema_version": "ATIF-v1.8",
         "session_id": "s1",
         "agent": agent,
         "steps": steps,
