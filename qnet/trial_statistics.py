@@ -28,6 +28,10 @@ _GRID: Final = 80
 _HORIZON: Final = 60
 """Episodes at which the bets are sharpest: a trial that has to wait longer sees less difference."""
 _MOST_OF_FORTUNE: Final = 0.9
+_HARM: Final = 0.25
+"""Harm that is seen the soonest."""
+_LEAST_VARIANCE: Final = 0.05
+_LATEST: Final = 50
 _VALUES: Final = tuple(-1 + 2 * i / _GRID for i in range(_GRID + 1))
 
 
@@ -205,3 +209,58 @@ class DropDetector:
         # back.
         bet = min(1.0, _MOST_OF_FORTUNE / max(1 - level, 1e-9))
         self.fortune += math.log1p(bet * (level - outcome))
+
+
+@dataclass(slots=True)
+class HarmDetector:
+    """Alarm when guided outcomes have fallen below unguided ones, whichever of them changed.
+
+    The difference since a trial began is slow to tell of a change after hundreds of episodes. So a
+    gambler bets on X being below 0, as `DropDetector` does on outcomes below a level, and begins
+    anew whenever nothing was won by it. Where guidance does no harm, the mean time to an alarm is
+    at least `patience` episodes.
+
+    Attributes:
+        since: number of the first episode with harm, as far as it is seen.
+        fortune: logarithm of what the gambler has.
+        mean: outcome of the latest episodes.
+        arms: unguided and guided episodes since then.
+    """
+
+    patience: float
+    since: int = 0
+    fortune: float = 0.0
+    count: int = 0
+    mean: float = 0.5
+    arms: tuple[_Weighed, _Weighed] = field(default_factory=lambda: (_Weighed(), _Weighed()))
+
+    @property
+    def harmed(self) -> bool:
+        """True once there is an alarm."""
+        return self.fortune >= math.log(self.patience)
+
+    @property
+    def figures(self) -> str:
+        """Mean outcomes since then in words."""
+        unguided, guided = (f"{arm.mean:.0%}" if arm.weight else "none" for arm in self.arms)
+        return f"guided {guided}, unguided {unguided}"
+
+    def add(self, outcome: float, *, guided: bool, share: float, number: int) -> None:
+        """Count one episode.
+
+        Args:
+            outcome: in [0, 1].
+            share: probability with which it was guided, in (0, 1).
+            number: of the episode.
+        """
+        if self.fortune <= 0:
+            self.fortune, self.since, self.arms = 0.0, number, (_Weighed(), _Weighed())
+        rest, guess = 1 - share, self.mean
+        x = (outcome - guess) / share if guided else -(outcome - guess) / rest
+        highest = max((1 - guess) / share, guess / rest)
+        # What wins the most where the harm is as large as that, by the greatest variance of X.
+        bet = min(_HARM * share * rest / max(guess * (1 - guess), _LEAST_VARIANCE), _MOST_OF_FORTUNE / highest)
+        self.fortune += math.log1p(-bet * x)
+        self.arms[guided].add(outcome, 1.0)
+        self.count += 1
+        self.mean += (outcome - guess) / min(self.count + 1, _LATEST)

@@ -149,6 +149,10 @@ def _worse(of: Progress, where: str) -> PhaseLine | None:
     if of.interval.high < 0:
         why = f"guidance harms: {_figures(of)}"
         return _rolled_back(of, of.episodes.count, f"{where}: {why}")
+    harm = of.latest.harm
+    if of.phase == "guiding" and harm.harmed:
+        why = f"since episode {harm.since + 1:,} guidance harms: {harm.figures}"
+        return _rolled_back(of, harm.since, f"{where}: {why}")
     if of.latest.drop.dropped:
         fallen = of.latest.watched
         had = f"{fmean(outcome for _, outcome in fallen):.0%}"

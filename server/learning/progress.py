@@ -232,6 +232,9 @@ class Progress:
         self.latest.drift.add(number, line)
         if self.challenge is not None and arm.guided and arm.challenge == self.challenge.number:
             self.challenge.add(line, newer=arm.challenger)
+        if arm.trial == self.trial and self.phase == "guiding" and 0 < arm.share < 1:
+            share = 1 - self.rules.control if arm.challenge else arm.share
+            self.latest.harm.add(line.outcome, guided=arm.guided, share=share, number=number)
         if arm.challenger:
             return
         # Not at a share of 0 or 1: the statistics divide by the probability of either arm.

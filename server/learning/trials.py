@@ -4,7 +4,7 @@ from collections import Counter
 from dataclasses import dataclass, field
 from typing import Final
 
-from qguide.qnet.trial_statistics import DifferenceSequence, DropDetector, Interval
+from qguide.qnet.trial_statistics import DifferenceSequence, DropDetector, HarmDetector, Interval
 from qguide.server.episodes.learning_part import Arm, ShadowTally
 from qguide.server.learning.lines import EpisodeLine
 from qguide.server.learning.parameters import Rules
@@ -16,6 +16,8 @@ _COMMON: Final = 0.9
 """Share of one prompt among those of before; where prompts differ anyway, none is new."""
 _WATCHED: Final = 20
 _MOST_OUTSIDE: Final = 0.5
+_PATIENCE: Final = 200.0
+"""Least mean number of episodes to a rollback where guidance does no harm, and no good."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,6 +117,7 @@ class Trial:
         number: 0 before the first.
         guided, control, both: its episodes.
         drop: watches the outcomes of the guided ones, anew for each version that guides.
+        harm: watches the difference while any version guides.
         watched: (number, outcome) of those since the drop that may have begun.
         forgotten: number of the watched ones that are not kept.
         before: episodes of the trials of older versions that it follows at once.
@@ -124,6 +127,7 @@ class Trial:
     compared: DifferenceSequence
     drop: DropDetector
     drift: Drift
+    harm: HarmDetector = field(default_factory=lambda: HarmDetector(_PATIENCE))
     guided: Tally = field(default_factory=Tally)
     control: Tally = field(default_factory=Tally)
     both: Tally = field(default_factory=Tally)

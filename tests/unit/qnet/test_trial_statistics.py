@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from qguide.qnet.trial_statistics import DifferenceSequence, DropDetector
+from qguide.qnet.trial_statistics import DifferenceSequence, DropDetector, HarmDetector
 
 _OUTCOMES = st.tuples(st.floats(0, 1), st.booleans(), st.sampled_from([0.1, 0.5, 0.9]))
 
@@ -113,3 +113,17 @@ def test_alarms_are_rare_where_nothing_drops() -> None:
                 alarms += 1
                 break
     assert alarms <= 12
+
+
+@pytest.mark.parametrize(("later", "harmed"), [(0.9, True), (0.3, False)])
+def test_harm_is_seen_though_the_unguided_outcome_is_what_changed(later: float, harmed: bool) -> None:
+    for seed in range(10):
+        chance, found = Random(seed), HarmDetector(patience=200)
+        for number in range(600):
+            guided = chance.random() < 0.9
+            rate = 0.5 if guided else 0.3 if number < 200 else later
+            found.add(float(chance.random() < rate), guided=guided, share=0.9, number=number)
+            if found.harmed:
+                break
+        assert found.harmed == harmed
+        assert not harmed or found.since > 150

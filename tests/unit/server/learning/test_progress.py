@@ -35,6 +35,16 @@ def test_a_model_that_becomes_harmful_is_rolled_back_and_only_newer_episodes_tea
     assert 300 < back < 400
 
 
+def test_an_agent_that_gets_better_alone_is_no_longer_guided() -> None:
+    def success(number: int, guided: bool) -> float:
+        return 0.5 if guided else 0.1 if number < 300 else 0.9
+
+    run = simulate(success, episodes=650, seed=3)
+    back = run.first("collecting")
+    assert back is not None
+    assert 300 < back < 650
+
+
 def test_a_harmful_trial_ends() -> None:
     run = simulate(lambda n, g: 0.1 if g else 0.6, episodes=200, seed=2)
     assert run.first("guiding") is None
