@@ -52,7 +52,7 @@ from qguide.training.rollouts.rollout import RolloutTask, prompted
 from qguide.training.rollouts.usage import Usage
 from qguide.training.trajectory import ChatFormat
 from qguide.training.workers.config import Workers
-from qguide.training.workers.suite import move_to_workers
+from qguide.training.workers.suite import RemoteSuite, move_to_workers
 
 MAY_CHANGE = frozenset({"output", "parallel", "workers"}) | INFERENCE_MAY_CHANGE | UPSTREAMS_MAY_CHANGE
 """Fields that a resumed run may change, because no row depends on them."""
@@ -193,6 +193,7 @@ class Rollouts:
                     run_rollouts(tasks, policy=policy, **how)
                 lost, self._lost = set(self._lost), []
                 waiting = [task for task in waiting if task.id in lost]
+        self._note_lost_workers()
 
     def branch(self) -> Branching:
         """Let this job's episodes branch, in the way that the environment allows, and say which.
@@ -284,6 +285,16 @@ class Rollouts:
         if self.config.workers.executor == "inline":
             return self.config.environment.threads
         return self.config.parallel
+
+    def _note_lost_workers(self) -> None:
+        """Say how many workers were lost, and write it to the metrics."""
+        suite = self.suite.suite
+        if isinstance(suite, RemoteSuite) and suite.losses:
+            lost = {"lost_workers": len(suite.losses), "reasons": sorted(set(suite.losses))}
+            self.metrics.write(lost)
+            console = self.console or Console(stderr=True)
+            console.print(f"{self.job}: {len(suite.losses)} workers were lost; see {self.folder.metrics}", markup=False)
+            suite.losses.clear()
 
     def _fail_or_repeat(self, task_id: str, error: QGuideError) -> None:
         """Note a task that a lost worker ended, to play it again as a whole."""

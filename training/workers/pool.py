@@ -1,6 +1,7 @@
 """A fixed number of workers, each replaced by a new one when it is lost."""
 
 import itertools
+import logging
 import threading
 from typing import Any
 
@@ -12,6 +13,8 @@ from qguide.training.processes.messages import (
     WorkerClosedError,
     WorkerLostError,
 )
+
+_log = logging.getLogger(__name__)
 
 
 class Seat:
@@ -32,8 +35,9 @@ class Seat:
 class _Slot:
     """The place of one worker, and the one that is in it now."""
 
-    def __init__(self, executor: Executor) -> None:
+    def __init__(self, executor: Executor, losses: list[str]) -> None:
         self._executor = executor
+        self._losses = losses
         self._lock = threading.Lock()
         self._worker: Worker | None = None
         self._left: list[int] = []
@@ -52,10 +56,12 @@ class _Slot:
                 closed, self._left = tuple(self._left), []
         try:
             reply = worker.ask(Request(method, arguments, closed))
-        except WorkerLostError:
+        except WorkerLostError as error:
             with self._lock:
                 if self._worker is worker:
                     self._worker = None
+                    self._losses.append(str(error))
+                    _log.warning("%s", error)
             raise
         return reply.result()
 
@@ -73,12 +79,17 @@ class _Slot:
 
 
 class WorkerPool:
-    """Workers of one executor."""
+    """Workers of one executor.
+
+    Attributes:
+        losses: reasons of the workers that were lost.
+    """
 
     def __init__(self, executor: Executor, count: int) -> None:
         """Start all of them, without waiting until they are ready."""
         self._executor = executor
-        self._slots = [_Slot(executor) for _ in range(count)]
+        self.losses: list[str] = []
+        self._slots = [_Slot(executor, self.losses) for _ in range(count)]
         self._numbers = itertools.count()
         self._lock = threading.Lock()
         for slot in self._slots:

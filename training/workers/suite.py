@@ -139,9 +139,14 @@ _EPISODES = {
 
 
 class RemoteSuite:
-    """See `qguide.training.environment.Suite`."""
+    """See `qguide.training.environment.Suite`.
+
+    Attributes:
+        losses: reasons of the workers that were lost.
+    """
 
     def __init__(self, suite: Suite, pool: WorkerPool, *, replays: bool) -> None:
+        self.losses = pool.losses
         self.name = suite.name
         self.tasks: Sequence[Task] = suite.tasks
         self._suite, self._pool, self._replays = suite, pool, replays

@@ -97,7 +97,9 @@ def test_hundreds_of_trees_are_those_of_one_process_though_a_worker_dies_twice(
     assert len(killed) == 2
     assert len(alone) == TREES
     assert spread == alone
-    assert not any("error" in line for line in lines(config.output, "metrics.jsonl"))
+    metrics = lines(config.output, "metrics.jsonl")
+    assert not any("error" in line for line in metrics if "lost_workers" not in line)
+    assert [json.loads(line)["lost_workers"] for line in metrics if "lost_workers" in line] == [2]
 
 
 def test_every_job_plays_in_workers(tmp_path: Path, executor: str) -> None:
