@@ -1,6 +1,7 @@
 # QGuide's commands; `make help` lists them. Only python3 (with venv), pip and make are needed.
 
 PYTHON ?= python3
+PYTHON_3_12 ?= python3.12
 VENV ?= .venv
 VLLM_VENV ?= .venv-vllm
 LITELLM_VENV ?= .venv-litellm
@@ -84,7 +85,7 @@ test-litellm: setup $(VENV)/.installed-dev $(LITELLM_VENV)/.installed ## the tes
 
 test-gateways: setup $(VENV)/.installed-dev $(GATEWAYS_VENV)/.installed $(LITELLM_VENV)/.installed ## software that asks for Q, unmodified
 	GATEWAYS_PYTHON=$(abspath $(GATEWAYS_VENV))/bin/python QGUIDE_LITELLM_PYTHON=$(abspath $(LITELLM_VENV))/bin/python \
-		GATEWAYS_ENVOY=$(abspath $(GATEWAYS_VENV))/bin/envoy \
+		GATEWAYS_ENVOY=$(abspath $(GATEWAYS_VENV))/bin/envoy GATEWAYS_NEWER=$(abspath $(GATEWAYS_VENV)) \
 		$(bin)/python -m pytest $(patient) -rs tests/e2e/test_gateways.py
 
 test-clients: setup $(VENV)/.installed-dev $(CLIENTS_VENV)/.installed ## agents and SDKs of others, unmodified; with npm
@@ -247,9 +248,13 @@ $(LITELLM_VENV)/.installed:
 		'litellm[proxy]==1.106.2'
 	@touch $@
 
-$(GATEWAYS_VENV)/.installed: tests/clients/gateways.txt
+# Some need a newer Python, and each an environment of its own, in a folder of its name.
+$(GATEWAYS_VENV)/.installed: tests/clients/gateways.txt tests/clients/gateways-3.12.txt
 	$(PYTHON) -m venv $(GATEWAYS_VENV)
 	$(GATEWAYS_VENV)/bin/python -m pip install --quiet --disable-pip-version-check --requirement tests/clients/gateways.txt
+	if $(PYTHON_3_12) --version; then while read package; do $(PYTHON_3_12) -m venv $(GATEWAYS_VENV)/$${package%%=*} && \
+		$(GATEWAYS_VENV)/$${package%%=*}/bin/python -m pip install --quiet --disable-pip-version-check $$package || exit 1; \
+		done < tests/clients/gateways-3.12.txt; fi
 	@touch $@
 
 # Clients of others: Python ones in an environment of their own, Node's in a folder of it. Not by `npm ci`:

@@ -1,7 +1,8 @@
 """Software that asks for Q as the page on gateways shows, unmodified and in its own environments.
 
 `make test-gateways` installs tests/clients/gateways.txt and LiteLLM with its proxy; GATEWAYS_PYTHON
-and QGUIDE_LITELLM_PYTHON name their Pythons, GATEWAYS_ENVOY the program of Envoy.
+and QGUIDE_LITELLM_PYTHON name their Pythons, GATEWAYS_ENVOY the program of Envoy, GATEWAYS_NEWER a folder
+with an environment of Python 3.12 for each package of tests/clients/gateways-3.12.txt.
 """
 
 import json
@@ -28,6 +29,7 @@ PAGE = "docs/connect/gateways.md"
 PYTHON = os.environ.get("GATEWAYS_PYTHON", "")
 LITELLM_PYTHON = os.environ.get("QGUIDE_LITELLM_PYTHON", "")
 ENVOY = os.environ.get("GATEWAYS_ENVOY", "")
+NEWER = os.environ.get("GATEWAYS_NEWER", "")
 BEST = "Action: go to desk 1"
 THERE = "http://127.0.0.1:8000"
 needs_python = pytest.mark.skipif(not PYTHON, reason="GATEWAYS_PYTHON names no Python")
@@ -177,6 +179,73 @@ print(env.step("Action: look")["reward"], env.step("Action: go to desk 1")["rewa
 @needs_python
 def test_an_environment_of_skyrl_pays_q(url: str) -> None:
     assert said_by(PYTHON, block("def q_of", url) + block("GuidedEnv", url) + SKYRL) == "0.5 0.75"
+
+
+OPENHANDS = """
+from openhands.sdk.event import MessageEvent
+from openhands.sdk.llm import Message, TextContent
+
+
+def turn(role, text, source):
+    return MessageEvent(source=source, llm_message=Message(role=role, content=[TextContent(text=text)]))
+
+
+events = [turn("user", "find the mug", "user"), turn("assistant", "Action: go to desk 1", "agent")]
+print(QCritic().evaluate(events).score)
+"""
+LIGHTNING = """
+from agentlightning.schemas import Event, Rollout, RolloutConfig, RolloutLifecycleStatus
+
+
+class Printed:
+    def add_event(self, rollout_id, attempt_id, event_type, data):
+        print(rollout_id, attempt_id, event_type, data["value"])
+
+
+said = {"role": "assistant", "content": "Action: go to desk 1", "token_ids": [1]}
+data = {
+    "request": {"messages": [{"role": "user", "content": "find the mug"}]},
+    "response": {"choices": [{"message": said}]},
+}
+event = Event(event_type="model_request", rollout_id="r", attempt_id="0", timestamp=0, data=data)
+status = RolloutLifecycleStatus(state="succeeded", created_at=0, updated_at=0)
+rollout = Rollout(rollout_id="r", input={}, config=RolloutConfig(), status=status)
+QReward().on_succeeded(rollout, {"0": [event]}, Printed())
+"""
+NEMO = """
+from unittest.mock import MagicMock
+
+from fastapi.testclient import TestClient
+from nemo_gym.base_resources_server import BaseResourcesServerConfig
+from nemo_gym.server_utils import ServerClient
+
+config = BaseResourcesServerConfig(host="127.0.0.1", port=1, entrypoint="", name="q", domain="other")
+server = GuidedServer(config=config, server_client=MagicMock(spec=ServerClient))
+text = {"type": "output_text", "text": "Action: go to desk 1", "annotations": []}
+message = {"id": "m", "type": "message", "role": "assistant", "status": "completed", "content": [text]}
+response = {"id": "r", "created_at": 1, "model": "m", "object": "response", "output": [message]}
+response |= {"parallel_tool_calls": False, "tool_choice": "auto", "tools": []}
+asked = {"input": [{"role": "user", "content": "find the mug"}]}
+body = {"responses_create_params": asked, "response": response}
+print(TestClient(server.setup_webserver()).post("/verify", json=body).json()["reward"])
+"""
+
+
+@pytest.mark.parametrize(
+    ("package", "word", "script", "expected"),
+    [
+        ("openhands-sdk", "QCritic", OPENHANDS, "0.75"),
+        ("agentlightning", "QReward", LIGHTNING, "r 0 reward 0.75"),
+        ("nemo-gym", "GuidedServer", NEMO, "0.75"),
+    ],
+)
+def test_trainers_and_critics_of_python_3_12_take_q(
+    url: str, package: str, word: str, script: str, expected: str
+) -> None:
+    python = Path(NEWER) / package / "bin" / "python"
+    if not NEWER or not python.exists():
+        pytest.skip(f"GATEWAYS_NEWER has no Python with {package}")
+    assert said_by(str(python), block("def q_of", url) + block(word, url) + script) == expected
 
 
 ASKED: dict[str, Any] = {"model": "demo", "messages": [{"role": "user", "content": "find the mug"}]}
