@@ -60,8 +60,9 @@ class _Slot:
             with self._lock:
                 if self._worker is worker:
                     self._worker = None
-                    self._losses.append(str(error))
-                    _log.warning("%s", error)
+            if not isinstance(error, WorkerClosedError):  # who waited for it meanwhile is told that it is closed
+                self._losses.append(str(error))
+                _log.warning("%s", error)
             raise
         return reply.result()
 
