@@ -223,7 +223,7 @@ def test_pages_of_strangers_open_none(serve: Serve, address: tuple[FakeUpstream,
 
 
 def test_an_idle_connection_is_closed(serve: Serve, address: tuple[FakeUpstream, str]) -> None:
-    client = serve(settings_of(address[1], websocket_idle_s=0.05))
+    client = serve(settings_of(address[1], websocket_idle_s=1.0))
     with connected(client) as socket:
         assert events(socket)[-1]["type"] == "response.completed"
         with pytest.raises(WebSocketDisconnect) as closed:
