@@ -239,7 +239,7 @@ def assembled_content(events: Sequence[Mapping[str, Any]]) -> Json | None:
 def _extend(candidate: Json, piece: Mapping[str, Any]) -> None:
     """Add a piece: its text goes on with the last part's if both are thoughts or neither is."""
     content = piece.get("content")
-    candidate |= {name: value for name, value in piece.items() if name != "content"}
+    candidate |= {name: value for name, value in piece.items() if name not in ("content", "parts")}
     parts = content.get("parts") if isinstance(content, dict) else None
     for part in parts if isinstance(parts, list) else ():
         last = candidate["parts"][-1] if candidate["parts"] else {}

@@ -233,6 +233,14 @@ def test_the_pieces_of_a_stream_are_one_answer() -> None:
     assert DIALECT.assembled(list(events_in(b"data: {}"))) is None
 
 
+def test_parts_of_a_stream_that_lie_in_the_wrong_place_are_left_out() -> None:
+    piece = {"index": 0, "parts": 5, "content": {"parts": [{"text": "Go"}]}, "finishReason": "STOP"}
+    assembled = DIALECT.assembled([{"candidates": [piece]}])
+    assert assembled is not None
+    [candidate] = assembled["candidates"]
+    assert candidate == {"index": 0, "content": {"role": "model", "parts": [{"text": "Go"}]}, "finishReason": "STOP"}
+
+
 def test_a_callers_own_request_goes_on_with_what_this_server_sets() -> None:
     history = (Message("user", "go"),)
     own = {"contents": [{"parts": [{"text": "go"}]}], "generationConfig": {"topK": 3, "temperature": 0.1}}
