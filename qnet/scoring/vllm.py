@@ -121,7 +121,7 @@ class VllmScorer(RemoteScorer):
                 "candidate would cost its whole history; start vLLM with --enable-prefix-caching, "
                 f"LAST pooling and a --block-size well below {len(probe[0]):,}"
             )
-        if abs(cached - computed) > _ROUNDED:
+        if not abs(cached - computed) <= _ROUNDED:  # nor is a Q that is not finite
             raise self._refusal(
                 f"the Q of a prompt is {computed:.3f}, and {cached:.3f} once it is cached, where {_ROUNDED:g} is "
                 "allowed for rounding; start vLLM without --prefix-match-unit, or run the trunk in QGuide"

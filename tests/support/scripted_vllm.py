@@ -26,6 +26,7 @@ Fault = Literal[
     "too_narrow",
     "not_finite",
     "wrong_when_cached",
+    "not_finite_when_cached",
     "one_state_short",
     "always_activated",
     "truncated",
@@ -196,13 +197,13 @@ class _Handler(BaseHTTPRequestHandler):
         self._send(200, json.dumps({"object": "list", "data": items[::-1], "usage": usage}))
 
     def _encode(self, hidden_D: torch.Tensor) -> str:
-        of_hits: tuple[Fault, ...] = ("wrong_when_cached",) if self.state.hits else ()
+        of_hits: tuple[Fault, ...] = ("wrong_when_cached", "not_finite_when_cached") if self.state.hits else ()
         match self.state.fails("not_base64", "too_narrow", "not_finite", *of_hits):
             case "not_base64":
                 return "%%%"
             case "too_narrow":
                 hidden_D = hidden_D[1:]
-            case "not_finite":
+            case "not_finite" | "not_finite_when_cached":
                 hidden_D = hidden_D * torch.inf
             case "wrong_when_cached":
                 hidden_D = -hidden_D

@@ -259,8 +259,11 @@ def test_a_server_without_prefix_caching_is_refused(connect: Connect, vllm: Scri
         connect(vllm, head)
 
 
-def test_a_server_whose_cache_changes_q_is_refused(connect: Connect, vllm: ScriptedVllm, head: RemoteTrunk) -> None:
-    vllm.fault = "wrong_when_cached"
+@pytest.mark.parametrize("fault", ["wrong_when_cached", "not_finite_when_cached"])
+def test_a_server_whose_cache_changes_q_is_refused(
+    connect: Connect, vllm: ScriptedVllm, head: RemoteTrunk, fault: Fault
+) -> None:
+    vllm.fault = fault
     with pytest.raises(ConfigError, match=r"once it is cached.*without --prefix-match-unit"):
         connect(vllm, head)
 
