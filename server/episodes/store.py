@@ -142,6 +142,7 @@ class MemoryEpisodeStore:
         began = time.time() - self._clock()
         for row in sorted(_taken(folder), key=lambda row: row.at):
             records = [record.encode() for record in row.records]
+            self.drop(row.place)  # two servers may have left it; the later change counts
             self._keep(row.place, row.state, records, changed_s=row.at - began)
         self._forget_old()
 

@@ -95,6 +95,19 @@ async def test_episodes_that_a_server_leaves_are_taken_up_once_and_grow_old_mean
     assert await begun.get("b") is None
 
 
+async def test_of_an_episode_that_two_servers_left_the_later_change_counts(tmp_path: Path) -> None:
+    clock = Clock()
+    one, other, begun = (MemoryEpisodeStore(max_bytes=10**6, ttl_s=10, clock=clock) for _ in range(3))
+    await keep(one, "a")
+    clock.now_s += 1
+    await other.update("a", lambda _: EpisodeChange(Episode(id="a", steps=3)))
+    for store in (other, one):
+        store.leave(tmp_path)
+    begun.take_up(tmp_path)
+    assert await begun.get("a") == await other.get("a")
+    assert begun.nbytes == other.nbytes
+
+
 async def test_what_an_earlier_version_left_is_told_and_ends_no_start(tmp_path: Path) -> None:
     (tmp_path / "x.open").write_text('{"place": "a"}\n')
     store = MemoryEpisodeStore(max_bytes=10**6, ttl_s=10)
