@@ -28,7 +28,7 @@ from qguide.qnet.types import (
     ScoreResult,
     TaskMarker,
 )
-from qguide.qnet.usage import total_of
+from qguide.qnet.usage import TokenUsage, total_of
 from qguide.qnet.work_context import collect_usage, taken_by
 
 DRAWING: Final = "candidates were still being drawn"
@@ -206,6 +206,7 @@ class _Driver:
         self._deadline = deadline
         self._seconds: dict[type, float] = defaultdict(float)
         self._draws: list[_Draw] = []
+        self._cut_off: list[TokenUsage] = []
         self._drawn = 0
         self._until: float | None = None
 
@@ -228,8 +229,9 @@ class _Driver:
             for draw in self._draws:
                 await draw.give_up()
         timings = StepTimings(sample_ms=self._seconds[SampleRequest] * 1e3, score_ms=self._seconds[ScoreRequest] * 1e3)
-        answered = total_of([spent for draw in self._draws for spent in draw.answered])
-        return replace(decision, timings=timings, usage=decision.usage.at_least(answered))
+        answered = [spent for draw in self._draws for spent in draw.answered]
+        answered = [decision.usage.below_threshold, *self._cut_off, *answered]
+        return replace(decision, timings=timings, usage=decision.usage.at_least(total_of(answered)))
 
     async def _answer(
         self, request: SampleRequest | ScoreRequest, guidance: Guidance
@@ -253,11 +255,9 @@ class _Driver:
         """Candidates that came since the last request; none once the caller's patience has ended."""
         until = self._until if self._drawn >= guidance.at_least else None
         if request.role != "act":
-            try:
-                async with asyncio.timeout_at(until):
-                    return await policy.sample(request.history, n=request.n, sampling=request.sampling)
-            except TimeoutError:
-                return []
+            for draw in self._draws:  # the choice among them is made
+                await draw.give_up()
+            return await self._in_time(policy, request, until)
         while True:
             if not self._draws or self._draws[-1].has_ended:
                 if until is not None and asyncio.get_running_loop().time() >= until:
@@ -268,3 +268,15 @@ class _Driver:
             self._drawn += len(come)
             if come or not draw.has_ended:
                 return come
+
+    async def _in_time(self, policy: Policy, request: SampleRequest, until: float | None) -> Sequence[Candidate]:
+        """All candidates of a draw; none if the time is up before."""
+        if until is not None and asyncio.get_running_loop().time() >= until:
+            return []
+        with collect_usage() as answered:
+            try:
+                async with asyncio.timeout_at(until):
+                    return await policy.sample(request.history, n=request.n, sampling=request.sampling)
+            except TimeoutError:
+                self._cut_off += answered
+                return []

@@ -10,6 +10,7 @@ import pytest
 from qguide.qnet.decision.decision import Decision, Guidance
 from qguide.qnet.decision.early_stop import UntilDecided
 from qguide.qnet.decision.guide import guide
+from qguide.qnet.decision.threshold import Threshold
 from qguide.qnet.policies.pool import PolicyPool
 from qguide.qnet.policies.scripted import ScriptedPolicy
 from qguide.qnet.types import Candidate, History, Message, Policy, Sampling, ScoreRequest, ScoreResult
@@ -83,7 +84,7 @@ def texts(decision: Decision) -> list[str]:
 
 
 async def test_candidates_are_scored_while_others_are_drawn_and_the_rest_is_given_up() -> None:
-    policy, scorer = Uneven(("a", 0.0), ("bbb", 0.05), ("cc", 0.1), ("dddd", NEVER)), Lengths()
+    policy, scorer = Uneven(("a", 0.0), ("bbb", 0.0), ("cc", 0.5), ("dddd", NEVER)), Lengths()
     decision = await taken(policy, 4, scorer, max_wait_s=1.5)
     assert scorer.scored == [["a", "bbb"], ["cc"]]  # the first alone needs no Q
     assert (decision.action.text, texts(decision)) == ("bbb", ["a", "bbb", "cc"])
@@ -93,9 +94,9 @@ async def test_candidates_are_scored_while_others_are_drawn_and_the_rest_is_give
 
 
 async def test_a_step_waits_for_its_first_candidate_and_for_as_many_as_are_answered() -> None:
-    policy = Uneven(("a", 0.2), ("bb", 0.3), ("ccc", NEVER))
-    assert texts(await taken(policy, 3, max_wait_s=0.01)) == ["a"]
-    assert texts(await taken(policy, 3, max_wait_s=0.01, at_least=2)) == ["a", "bb"]
+    one, two = (Uneven(*drawn, ("ccc", NEVER)) for drawn in ([("a", 0.2)], [("a", 0.2), ("bb", 0.3)]))
+    assert texts(await taken(one, 2, max_wait_s=0.01)) == ["a"]
+    assert texts(await taken(two, 3, max_wait_s=0.01, at_least=2)) == ["a", "bb"]
 
 
 async def test_the_answer_leaves_once_none_of_the_rest_can_win() -> None:
@@ -118,6 +119,31 @@ async def test_the_greedy_reply_stands_first_whenever_it_comes() -> None:
     assert (texts(late), late.shares[0] > late.shares[1]) == (["greedy", "a"], True)
     without = await taken(Uneven(("greedy", NEVER), ("a", 0.0), ("b", 0.0)), 3, **how, max_wait_s=0.2)
     assert (texts(without), without.shares) == (["a", "b"], (0.5, 0.5))
+
+
+async def test_what_was_given_up_before_and_below_a_threshold_is_paid_for() -> None:
+    below = Threshold(2.0, ("escalate",), num_candidates=2)
+    policy, better = Uneven(("a", 0.0), ("b", 0.0), ("c", NEVER)), Uneven(("ddd", 0.0), ("eeee", NEVER))
+    guidance = Guidance(num_candidates=3, sampling=Sampling(), batch=3, threshold=below, max_wait_s=0.3)
+    decision = await guide(TASK, policy, Lengths(), guidance, escalation=better)
+    assert (policy.given_up, better.given_up, len(decision.candidates)) == (["c"], [], 2)
+    assert (decision.usage.prompt_tokens, decision.usage.completion_tokens) == (30, 2)
+
+    policy = Uneven(("a", 0.0), ("b", 0.0))
+    guidance = Guidance(num_candidates=2, sampling=Sampling(), batch=2, threshold=below, max_wait_s=0.5)
+    decision = await guide(TASK, policy, Lengths(), guidance, escalation=better)
+    assert (better.given_up, len(decision.candidates)) == (["eeee"], 2)
+    assert (decision.usage.prompt_tokens, decision.usage.completion_tokens) == (40, 3)
+
+
+async def test_draws_that_can_change_nothing_end_before_those_below_a_threshold() -> None:
+    below = Threshold(2.0, ("escalate",), num_candidates=1)
+    policy, better = Uneven(("a" * 10, 0.0), ("b", NEVER)), Uneven(("ddd", 0.0))
+    until = UntilDecided(highest_q=1.0)
+    guidance = Guidance(num_candidates=2, sampling=Sampling(), batch=2, threshold=below, until=until)
+    decision = await guide(TASK, policy, Lengths(), guidance, escalation=better)
+    assert (policy.given_up, texts(decision)) == (["b"], ["a" * 10, "ddd"])
+    assert (decision.usage.prompt_tokens, decision.usage.completion_tokens) == (30, 2)
 
 
 async def test_batches_go_on_until_the_time_is_up() -> None:
