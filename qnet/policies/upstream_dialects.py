@@ -73,7 +73,7 @@ class Dialect:
         completion_of: the chat completion that says the same as an answer.
         headers: of every request, with the key.
         takes_n: False if a request draws one candidate.
-        takes_stop: False if a request names no texts that end a candidate; they end it here.
+        takes_stop: False if a request names no texts that end a candidate, or only some; they end it here.
         as_stream: fields of a request whose answer is to be a stream.
         max_tokens_name: the parameter of chat completions for the longest completion.
         counting: path of the route that counts a prompt's tokens, and what its requests may
@@ -226,6 +226,7 @@ GEMINI: Final = Dialect(
     gemini_answers.completion_of,
     headers=_google,
     takes_n=True,
+    takes_stop=False,
     counting=(gemini_requests.COUNT, frozenset(("model", "contents", "systemInstruction", "tools", "toolConfig"))),
     placed=gemini_requests.placed,
     one_of=gemini_answers.one_of,

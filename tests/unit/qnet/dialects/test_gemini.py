@@ -104,6 +104,14 @@ def test_parameters_have_their_names_here() -> None:
     assert asked["min_p"] == 0.1, "which Gemini refuses by its name, so that it is left out with a warning"
 
 
+def test_texts_beyond_those_that_gemini_takes_end_a_candidate_here() -> None:
+    stop = {"stop": ["A", "B", "C", "D", "E", "F"]}
+    asked = body(Message("user", "Go."), parameters=stop)
+    assert asked["generationConfig"]["stopSequences"] == stop["stop"][:5]
+    [ended] = DIALECT.ended([drawn({"text": "go F east"})], Sampling(parameters=stop))
+    assert (ended.message.text, ended.finish_reason) == ("go ", "stop")
+
+
 @pytest.mark.parametrize(
     ("model", "parameters", "expected"),
     [
