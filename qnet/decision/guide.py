@@ -16,7 +16,7 @@ from typing import Any, Final, Self
 from qguide.qnet.decision.decide import decide
 from qguide.qnet.decision.decision import Decision, Guidance, StepTimings
 from qguide.qnet.decision.perturbation import Paraphraser, PerturbedPolicy, different_texts, find_task
-from qguide.qnet.errors import DeadlineExceededError
+from qguide.qnet.errors import DeadlineExceededError, QGuideError
 from qguide.qnet.types import (
     AsyncScorer,
     Candidate,
@@ -148,20 +148,16 @@ class _Draw:
 
     Attributes:
         answered: usage of the requests of upstreams, also of those whose candidates nobody took.
+        has_ended: all its candidates were taken.
     """
 
     def __init__(self, work: Coroutine[Any, Any, list[Candidate]]) -> None:
         self._come: list[Candidate] = []
-        self._taken = False
+        self._taken = self.has_ended = False
         self._changed = asyncio.Event()
         with collect_usage() as self.answered, taken_by(self._take):
             self._task = asyncio.ensure_future(work)
         self._task.add_done_callback(lambda _: self._changed.set())
-
-    @property
-    def has_ended(self) -> bool:
-        """True if no more candidates come."""
-        return self._task.done()
 
     async def further(self, until: float | None) -> list[Candidate]:
         """Candidates that came since the last call, as soon as there is one; none if the time or the draw has ended."""
@@ -172,10 +168,11 @@ class _Draw:
             return []
         self._changed.clear()
         if self._task.done():
-            drawn = self._task.result()
-            self._come += [] if self._taken else drawn  # of a policy that has them all at once
-            self._taken = True
             self._changed.set()
+            if not self._come:  # what came before a failure is taken before that is told
+                drawn = self._task.result()
+                self._come = [] if self._taken else drawn  # of a policy that has them all at once
+                self._taken = self.has_ended = True
         come, self._come = self._come, []
         return come
 
@@ -209,6 +206,7 @@ class _Driver:
         self._cut_off: list[TokenUsage] = []
         self._drawn = 0
         self._until: float | None = None
+        self._failures: list[str] = []
 
     async def run(self, history: History, guidance: Guidance) -> Decision:
         if guidance.max_wait_s is not None:
@@ -231,7 +229,8 @@ class _Driver:
         timings = StepTimings(sample_ms=self._seconds[SampleRequest] * 1e3, score_ms=self._seconds[ScoreRequest] * 1e3)
         answered = [spent for draw in self._draws for spent in draw.answered]
         answered = [decision.usage.below_threshold, *self._cut_off, *answered]
-        return replace(decision, timings=timings, usage=decision.usage.at_least(total_of(answered)))
+        usage, warnings = decision.usage.at_least(total_of(answered)), (*decision.warnings, *self._failures)
+        return replace(decision, timings=timings, usage=usage, warnings=warnings)
 
     async def _answer(
         self, request: SampleRequest | ScoreRequest, guidance: Guidance
@@ -252,7 +251,7 @@ class _Driver:
             self._seconds[type(request)] += perf_counter() - started
 
     async def _as_finished(self, policy: Policy, request: SampleRequest, guidance: Guidance) -> Sequence[Candidate]:
-        """Candidates that came since the last request; none once the caller's patience has ended."""
+        """Candidates that came since the last request; none once the caller's patience or the draw has ended."""
         until = self._until if self._drawn >= guidance.at_least else None
         if request.role != "act":
             for draw in self._draws:  # the choice among them is made
@@ -264,7 +263,13 @@ class _Driver:
                     return []
                 self._draws.append(_Draw(policy.sample(request.history, n=request.n, sampling=request.sampling)))
             draw = self._draws[-1]
-            come = await draw.further(until)
+            try:
+                come = await draw.further(until)
+            except QGuideError as error:
+                if until is None:
+                    raise
+                self._failures.append(f"a draw failed: {error}")
+                return []
             self._drawn += len(come)
             if come or not draw.has_ended:
                 return come

@@ -11,6 +11,7 @@ from qguide.qnet.decision.decision import Decision, Guidance
 from qguide.qnet.decision.early_stop import UntilDecided
 from qguide.qnet.decision.guide import guide
 from qguide.qnet.decision.threshold import Threshold
+from qguide.qnet.errors import UpstreamError
 from qguide.qnet.policies.pool import PolicyPool
 from qguide.qnet.policies.scripted import ScriptedPolicy
 from qguide.qnet.types import Candidate, History, Message, Policy, Sampling, ScoreRequest, ScoreResult
@@ -105,6 +106,46 @@ async def test_the_answer_leaves_once_none_of_the_rest_can_win() -> None:
     assert (texts(decision), decision.draws_saved, decision.warnings) == (["a" * 10], 2, ())
     votes = Uneven(("a", 0.0), ("a", 0.0), ("b", NEVER))
     assert texts(await taken(votes, 3, until=UntilDecided(), compares=True)) == ["a", "a"]
+
+
+@pytest.mark.parametrize("how", [{"max_wait_s": NEVER}, {"until": UntilDecided(highest_q=9.0)}])
+async def test_candidates_that_come_while_others_are_scored_are_not_drawn_again(how: dict[str, Any]) -> None:
+    drawn = asyncio.Event()
+
+    class Once(Uneven):
+        async def sample(self, history: History, *, n: int, sampling: Sampling) -> list[Candidate]:
+            assert not drawn.is_set()
+            came = await super().sample(history, n=n, sampling=sampling)
+            drawn.set()
+            return came
+
+    class Slow(Lengths):
+        async def score(self, request: ScoreRequest) -> ScoreResult:
+            await drawn.wait()
+            return await super().score(request)
+
+    scorer = Slow()
+    decision = await taken(Once(("a", 0.0), ("bb", 0.0), ("ccc", 0.1), ("dddd", 0.1)), 4, scorer, **how)
+    assert (texts(decision), decision.action.text) == (["a", "bb", "ccc", "dddd"], "dddd")
+    assert [text for some in scorer.scored for text in some] == texts(decision)
+
+
+async def test_a_draw_that_fails_costs_no_candidate_that_has_come_where_the_caller_does_not_wait_for_all() -> None:
+    class Failing(Uneven):
+        async def _one(self, drawn: tuple[str, float], greedy: bool) -> Candidate:
+            candidate = await super()._one(drawn, greedy)
+            if drawn[0] == "last":
+                raise UpstreamError("upstream uneven failed")
+            return candidate
+
+    policy = Failing(("a", 0.0), ("bb", 0.0), ("last", 0.1), ("dddd", NEVER))
+    decision = await taken(policy, 4, max_wait_s=NEVER)
+    assert (texts(decision), decision.draws_saved) == (["a", "bb", "last"], 1)
+    assert decision.warnings[-1] == "a draw failed: upstream uneven failed"
+    with pytest.raises(UpstreamError):
+        await taken(policy, 4, until=UntilDecided(highest_q=9.0))
+    with pytest.raises(UpstreamError):
+        await taken(policy, 4, max_wait_s=NEVER, at_least=4)
 
 
 async def test_what_ranks_its_candidates_reads_them_together() -> None:
