@@ -293,7 +293,7 @@ class Rollouts:
             lost = {"lost_workers": len(suite.losses), "reasons": sorted(set(suite.losses))}
             self.metrics.write(lost)
             console = self.console or Console(stderr=True)
-            console.print(f"{self.job}: {len(suite.losses)} workers were lost; see {self.folder.metrics}", markup=False)
+            console.print(f"{self.job}: workers lost: {len(suite.losses)}; see {self.folder.metrics}", markup=False)
             suite.losses.clear()
 
     def _fail_or_repeat(self, task_id: str, error: QGuideError) -> None:
