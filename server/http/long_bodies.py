@@ -32,6 +32,8 @@ _FEW_OBJECTS_S: Final = 0.01
 """Work of less time makes few objects: a collection walks them in some milliseconds."""
 _FULL_COLLECTION_S: Final = 100.0
 """Work of more time than that, after which a full collection stops every thread for most of a second."""
+_MOST_FREEZES: Final = 500
+"""Likewise, because cycles that nobody has any more may be among what each freezes."""
 
 
 class LongBodies:
@@ -41,7 +43,7 @@ class LongBodies:
         self._clock = clock
         self._queue = FairQueue[asyncio.Future[None]]()
         self._taken = False
-        self._frozen_s = 0.0
+        self._frozen_s, self._freezes = 0.0, 0
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="long-body")
 
     async def work(self, caller: str, work: Callable[[], T]) -> T:
@@ -122,8 +124,9 @@ class LongBodies:
         Frozen objects end with their last reference; cycles among them wait for a full collection.
         """
         self._frozen_s += worked_s
-        if self._frozen_s > _FULL_COLLECTION_S:
-            self._frozen_s = 0.0
+        self._freezes += 1
+        if self._frozen_s > _FULL_COLLECTION_S or self._freezes > _MOST_FREEZES:
+            self._frozen_s, self._freezes = 0.0, 0
             gc.unfreeze()
             gc.collect()
         gc.freeze()

@@ -133,7 +133,10 @@ async def test_objects_of_a_long_body_are_walked_by_no_collection_and_frozen_one
     assert id(Node) not in walked
 
 
-async def test_cycles_that_were_frozen_end_after_much_work(readers: Readers, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("limit", ["_FULL_COLLECTION_S", "_MOST_FREEZES"])
+async def test_cycles_that_were_frozen_end_after_much_work(
+    readers: Readers, monkeypatch: pytest.MonkeyPatch, limit: str
+) -> None:
     monkeypatch.setattr(long_bodies, "_FEW_OBJECTS_S", 0)
     node = Node()
     left = weakref.ref(node)
@@ -141,7 +144,7 @@ async def test_cycles_that_were_frozen_end_after_much_work(readers: Readers, mon
     del node
     gc.collect()
     assert left() is not None
-    monkeypatch.setattr(long_bodies, "_FULL_COLLECTION_S", 0)
+    monkeypatch.setattr(long_bodies, limit, 0)
     await readers.read("a")
     assert left() is None
 
