@@ -235,10 +235,11 @@ def test_a_trainer_is_paid_q_and_a_router_told_it(play: Play) -> None:
 
 
 def test_adaptive_draws_all_at_the_first_step_and_perturbed_ones_are_counted(play: Play) -> None:
-    posterior, adaptive, decided, perturbed = play("docs/connect/options.md").answers
+    posterior, adaptive, decided, in_time, perturbed = play("docs/connect/options.md").answers
     assert len(posterior["candidates"]) == 5
     assert (len(adaptive["candidates"]), adaptive["draws_saved"]) == (6, 0)
     assert len(decided["candidates"]) + decided["draws_saved"] == 7
+    assert len(in_time["candidates"]) + in_time["draws_saved"] == 5
     assert perturbed["perturbed"] == 2
 
 
