@@ -20,7 +20,7 @@ from qguide.qnet.errors import InvalidRequestError, MalformedHistoryError, QGuid
 from qguide.qnet.openai_messages import reworded
 from qguide.qnet.types import Candidate, History, Message, Policy, Sampling, TaskMarker, spent_on
 from qguide.qnet.usage import NOTHING, TokenUsage, total_of
-from qguide.qnet.work_context import all_of, collect_usage, current_tenant
+from qguide.qnet.work_context import all_of, collect_usage, current_tenant, taken_by, taker
 
 _log = logging.getLogger(__name__)
 
@@ -273,13 +273,23 @@ class PerturbedPolicy:
         self._shown.add(text)
         if text != self._place.text(history):
             reworded = self._place.reworded(history, text)
+            take, come = taker(), 0
+
+            def counted(some: list[Candidate]) -> None:
+                nonlocal come
+                come += len(some)
+                self.perturbed += len(some)  # at once: the draw may be given up before it ends
+                if take:
+                    take(some)
+
             try:
-                drawn = await self._sample(reworded, n, sampling, repeated=repeated)
+                with taken_by(counted if take else None):
+                    drawn = await self._sample(reworded, n, sampling, repeated=repeated)
             except InvalidRequestError as error:  # too long, or a word that it must not read
                 self._refused.append(f"a paraphrase was not used: {error}")
                 repeated = True  # the first candidate had the task's own words
             else:
-                self.perturbed += n
+                self.perturbed += n - come
                 return drawn
         return await self._sample(history, n, sampling, repeated=repeated)
 

@@ -18,6 +18,7 @@ from qguide.qnet.errors import (
 )
 from qguide.qnet.policies.scripted import ScriptedParaphraser
 from qguide.qnet.types import Candidate, History, Message, Sampling, ScoreRequest, ScoreResult, TaskMarker
+from qguide.qnet.work_context import taker
 from qguide.server.redis.client import SharedRows
 
 MARKERS = (TaskMarker("Your task is to:"), TaskMarker("Instruction: [SEP]", end="[SEP]"), TaskMarker("Goal"))
@@ -46,6 +47,18 @@ class Recording:
             raise HistoryTooLongError("it is too long")
         self.shown.append((history, n, sampling))
         return [Candidate(Message("assistant", f"{said} #{k}"), 3) for k in range(n)]
+
+
+class NeverDone(Recording):
+    """Hands over its candidates, and goes on drawing."""
+
+    async def sample(self, history: History, *, n: int, sampling: Sampling) -> list[Candidate]:
+        """Until it is given up."""
+        take = taker()
+        assert take is not None
+        take(await super().sample(history, n=n, sampling=sampling))
+        await asyncio.Event().wait()
+        return []
 
 
 class Scorer:
@@ -87,6 +100,11 @@ async def perturbed(policy: Any, paraphraser: Paraphraser, *, m: int = 3, scorer
     sampling = more.pop("sampling", Sampling(seed=1, first_greedy=True))
     guidance = Guidance(m, sampling, **{"batch": 1} | more)
     return await guide(HISTORY, policy, scorer or Scorer(), guidance, perturbation=perturbation, deadline=deadline)
+
+
+async def test_reworded_candidates_of_a_draw_that_is_given_up_are_counted() -> None:
+    decision = await perturbed(NeverDone(), paraphraser_of(ScriptedParaphraser()), batch=3, max_wait_s=0.3)
+    assert (len(decision.candidates), decision.perturbed) == (3, 2)
 
 
 @pytest.mark.parametrize(
