@@ -81,7 +81,7 @@ def _files(folder: str) -> dict[str, Path]:
 
 @cache
 def _docs_files() -> dict[str, Path]:
-    """Those of /docs with Swagger UI 5 (Apache 2.0), which the package fastapi-offline (MIT) carries."""
+    """Files of /docs with Swagger UI 5 (Apache 2.0), which the package fastapi-offline (MIT) carries."""
     swagger = Path(str(resources.files("fastapi_offline") / "static"))
     return _files("api_docs") | {name: swagger / name for name in ("swagger-ui-bundle.js", "swagger-ui.css")}
 

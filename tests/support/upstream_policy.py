@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncIterator, Iterable, Mapping
+from typing import Any
 
 import httpx
 
@@ -18,7 +19,7 @@ MIB = 1024**2
 QUICK = UpstreamLimits(timeout_s=2.0, retries=1, longest_wait_s=2.0, breaker_failures=2)
 
 
-TOOL = {
+TOOL: dict[str, Any] = {
     "type": "function",
     "function": {"name": "go", "parameters": {"type": "object", "properties": {"to": {"enum": ["desk", "shelf"]}}}},
 }

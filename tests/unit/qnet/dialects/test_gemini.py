@@ -15,7 +15,7 @@ from qguide.qnet.usage import TokenUsage
 from tests.support.upstream_policy import TOOL
 
 SIGNED = {"extra_content": {"google": {"thought_signature": "c2ln"}}}
-FUNCTION = {"name": "go", "parametersJsonSchema": TOOL["function"]["parameters"]}  # type: ignore[index]
+FUNCTION = {"name": "go", "parametersJsonSchema": TOOL["function"]["parameters"]}
 
 
 def body(*history: Message, model: str = "gemini-3-pro", n: int = 1, **sampling: Any) -> dict[str, Any]:
