@@ -66,6 +66,13 @@ class _Weighed:
         self.weight += weight
 
 
+def _told(outcome: float, guess: float, *, guided: bool, share: float) -> tuple[float, float, float]:
+    """X of an episode, and how far it can fall below 0 and rise above it, whichever arm and outcome."""
+    rest = 1 - share
+    x = (outcome - guess) / share if guided else -(outcome - guess) / rest
+    return x, max(guess / share, (1 - guess) / rest), max((1 - guess) / share, guess / rest)
+
+
 @dataclass(slots=True)
 class DifferenceSequence:
     """Running interval of the difference of mean outcomes, guided minus unguided.
@@ -129,18 +136,13 @@ class DifferenceSequence:
         """
         # From the episodes before this one: a guess that knew the outcome would bias X.
         guess = (self.outcomes + 0.5) / (self.count + 1)
-        rest = 1 - share
-        x = (outcome - guess) / share if guided else -(outcome - guess) / rest
-        # How far X can fall below 0 and rise above it, whichever arm and outcome: what bounds the
-        # bets.
-        lowest = max(guess / share, (1 - guess) / rest)
-        highest = max((1 - guess) / share, guess / rest)
+        x, lowest, highest = _told(outcome, guess, guided=guided, share=share)
         # Laid before X is counted: a bet that knew it could not lose, and Ville's inequality would
         # not hold.
         above = [self._bet(lowest + value) for value in _VALUES]
         below = [self._bet(highest - value) for value in _VALUES]
         self.count += 1
-        self.arms[guided].add(outcome, 1 / share if guided else 1 / rest)
+        self.arms[guided].add(outcome, 1 / share if guided else 1 / (1 - share))
         self.outcomes += outcome
         self.squares += x * x
         for i, value in enumerate(_VALUES):
@@ -255,11 +257,10 @@ class HarmDetector:
         """
         if self.fortune <= 0:
             self.fortune, self.since, self.arms = 0.0, number, (_Weighed(), _Weighed())
-        rest, guess = 1 - share, self.mean
-        x = (outcome - guess) / share if guided else -(outcome - guess) / rest
-        highest = max((1 - guess) / share, guess / rest)
+        guess = self.mean
+        x, _, highest = _told(outcome, guess, guided=guided, share=share)
         # What wins the most where the harm is as large as that, by the greatest variance of X.
-        bet = min(_HARM * share * rest / max(guess * (1 - guess), _LEAST_VARIANCE), _MOST_OF_FORTUNE / highest)
+        bet = min(_HARM * share * (1 - share) / max(guess * (1 - guess), _LEAST_VARIANCE), _MOST_OF_FORTUNE / highest)
         self.fortune += math.log1p(-bet * x)
         self.arms[guided].add(outcome, 1.0)
         self.count += 1
