@@ -78,6 +78,9 @@ _group: ContextVar[object | None] = ContextVar("work_group", default=None)
 async def all_of(works: Sequence[Coroutine[Any, Any, T]], *, at_once: int | None = None) -> list[T]:
     """Run the works concurrently; if one fails the others are cancelled.
 
+    Where candidates are taken as they finish, a failure costs those of its work only: it is raised
+    once the others have ended.
+
     Args:
         at_once: most that have begun and not ended; None begins all of them at once, which keeps
             everything else on the event loop waiting for their first steps.
@@ -91,6 +94,8 @@ async def all_of(works: Sequence[Coroutine[Any, Any, T]], *, at_once: int | None
     with one_group():  # inherited by the tasks, and by theirs
         tasks = [asyncio.ensure_future(in_turn(work)) for work in works]
     try:
+        if taker():
+            await asyncio.gather(*tasks, return_exceptions=True)
         return await asyncio.gather(*tasks)
     finally:
         for task in tasks:

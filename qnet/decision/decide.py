@@ -9,7 +9,7 @@ request (`qguide.qnet.decision.guide`) and for many games played at once
 
 What cannot be answered is raised where it was asked for. With `until` or `max_wait_s` the answer to
 a draw may be those of its candidates that have come; the others are asked for again, and none come
-once the time is up.
+once no others will. Who answers says why.
 
 With `selection` "posterior" the policy's own preference counts beside Q: see
 `qguide.qnet.decision.selection`. Where the best Q is below `threshold`, further candidates may be
@@ -142,7 +142,7 @@ class _Step:
         self._ended = False
 
     def take(self, drawn: Sequence[Candidate]) -> None:
-        """Add candidates, the greedy one in front; none if the time is up."""
+        """Add candidates, the greedy one in front; none if no others will come."""
         assert drawn or self.candidates, "a policy draws at least one candidate, or raises"
         self._ended = not drawn
         for candidate in drawn:
@@ -321,9 +321,6 @@ class _Step:
         """Warnings of parameters that upstreams refused, and of a prior that is not what was asked for."""
         left_out = sorted({name for candidate in self.candidates for name in candidate.left_out})
         refused = (f"left out, because the upstream refuses it: {', '.join(left_out)}",) if left_out else ()
-        if self._ended:
-            came = f"{len(self.candidates)} of {self._guidance.num_candidates} candidates came"
-            refused = (f"{came} within max_wait_s ({self._guidance.max_wait_s:g} s)", *refused)
         if self._guidance.selection == "argmax" or prior.by == self._guidance.prior:
             return refused
         return (*refused, f"prior is {self._guidance.prior}, but a candidate has no logprob; votes were used")

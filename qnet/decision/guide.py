@@ -118,13 +118,15 @@ async def guide(
     further: dict[DrawRole, Policy] = {"refine": policy}
     if escalation is not None:
         further["escalate"] = escalation
+    wait_s = guidance.max_wait_s
+    until = None if wait_s is None else asyncio.get_running_loop().time() + wait_s
     if perturbation is None:
-        return await _Driver(policy, scorer, deadline, further).run(history, guidance)
+        return await _Driver(policy, scorer, deadline, further, until).run(history, guidance)
     started = perf_counter()
     place = find_task(history, task=perturbation.task, markers=perturbation.markers)
     async with deadline.enforce(REWORDING):
         paraphrases = await perturbation.paraphraser.paraphrase(
-            place.text(history), n=max(guidance.num_candidates - 1, 0)
+            place.text(history), n=max(guidance.num_candidates - 1, 0), within_s=wait_s
         )
     paraphrase_ms = (perf_counter() - started) * 1e3
     texts = paraphrases.texts
@@ -133,7 +135,7 @@ async def guide(
         most = max(guidance.at_least, min(guidance.num_candidates, len(texts) + 1))
         guidance = replace(guidance, num_candidates=most)
     perturbed = PerturbedPolicy(policy, place, texts, repeats_at=perturbation.repeats_at)
-    decision = await _Driver(perturbed, scorer, deadline, further).run(history, guidance)
+    decision = await _Driver(perturbed, scorer, deadline, further, until).run(history, guidance)
     return replace(
         decision,
         perturbed=perturbed.perturbed,
@@ -160,12 +162,14 @@ class _Draw:
         self._task.add_done_callback(lambda _: self._changed.set())
 
     async def further(self, until: float | None) -> list[Candidate]:
-        """Candidates that came since the last call, as soon as there is one; none if the time or the draw has ended."""
-        try:
-            async with asyncio.timeout_at(until):
-                await self._changed.wait()
-        except TimeoutError:
-            return []
+        """Candidates that came since the last call, as soon as there is one; none once the draw has ended.
+
+        Raises:
+            TimeoutError: the time is up.
+            QGuideError: the draw failed, and what came before was taken.
+        """
+        async with asyncio.timeout_at(until):
+            await self._changed.wait()
         self._changed.clear()
         if self._task.done():
             self._changed.set()
@@ -192,10 +196,16 @@ class _Driver:
 
     Args:
         further: policies of draws with these roles; all others are the first policy's.
+        until: end of the caller's patience by the running loop's clock; None waits for all.
     """
 
     def __init__(
-        self, policy: Policy, scorer: AsyncScorer, deadline: Deadline, further: Mapping[DrawRole, Policy]
+        self,
+        policy: Policy,
+        scorer: AsyncScorer,
+        deadline: Deadline,
+        further: Mapping[DrawRole, Policy],
+        until: float | None,
     ) -> None:
         self._policy = policy
         self._further = further
@@ -205,12 +215,10 @@ class _Driver:
         self._draws: list[_Draw] = []
         self._cut_off: list[TokenUsage] = []
         self._drawn = 0
-        self._until: float | None = None
-        self._failures: list[str] = []
+        self._until = until
+        self._left_out: list[str] = []
 
     async def run(self, history: History, guidance: Guidance) -> Decision:
-        if guidance.max_wait_s is not None:
-            self._until = asyncio.get_running_loop().time() + guidance.max_wait_s
         process = decide(history, guidance)
         try:
             request = next(process)
@@ -229,7 +237,7 @@ class _Driver:
         timings = StepTimings(sample_ms=self._seconds[SampleRequest] * 1e3, score_ms=self._seconds[ScoreRequest] * 1e3)
         answered = [spent for draw in self._draws for spent in draw.answered]
         answered = [decision.usage.below_threshold, *self._cut_off, *answered]
-        usage, warnings = decision.usage.at_least(total_of(answered)), (*decision.warnings, *self._failures)
+        usage, warnings = decision.usage.at_least(total_of(answered)), (*decision.warnings, *self._left_out)
         return replace(decision, timings=timings, usage=usage, warnings=warnings)
 
     async def _answer(
@@ -251,28 +259,28 @@ class _Driver:
             self._seconds[type(request)] += perf_counter() - started
 
     async def _as_finished(self, policy: Policy, request: SampleRequest, guidance: Guidance) -> Sequence[Candidate]:
-        """Candidates that came since the last request; none once the caller's patience or the draw has ended."""
+        """Candidates that came since the last request; none, and a warning, once the time is up or a draw failed."""
         until = self._until if self._drawn >= guidance.at_least else None
         if request.role != "act":
             for draw in self._draws:  # the choice among them is made
                 await draw.give_up()
             return await self._in_time(policy, request, until)
-        while True:
-            if not self._draws or self._draws[-1].has_ended:
-                if until is not None and asyncio.get_running_loop().time() >= until:
-                    return []
-                self._draws.append(_Draw(policy.sample(request.history, n=request.n, sampling=request.sampling)))
-            draw = self._draws[-1]
-            try:
-                come = await draw.further(until)
-            except QGuideError as error:
-                if until is None:
-                    raise
-                self._failures.append(f"a draw failed: {error}")
-                return []
-            self._drawn += len(come)
-            if come or not draw.has_ended:
-                return come
+        come: list[Candidate] = []
+        try:
+            while not come:
+                if not self._draws or self._draws[-1].has_ended:
+                    if until is not None and asyncio.get_running_loop().time() >= until:
+                        raise TimeoutError
+                    self._draws.append(_Draw(policy.sample(request.history, n=request.n, sampling=request.sampling)))
+                come = await self._draws[-1].further(until)
+        except (TimeoutError, QGuideError) as error:
+            if until is None:
+                raise
+            came = f"{self._drawn} of {guidance.num_candidates} candidates came within max_wait_s"
+            failed = isinstance(error, QGuideError)
+            self._left_out.append(f"a draw failed: {error}" if failed else f"{came} ({guidance.max_wait_s:g} s)")
+        self._drawn += len(come)
+        return come
 
     async def _in_time(self, policy: Policy, request: SampleRequest, until: float | None) -> Sequence[Candidate]:
         """All candidates of a draw; none if the time is up before."""

@@ -141,8 +141,12 @@ class Paraphraser:
         self._timeout_s = timeout_s
         self._sampling = Sampling(temperature=_TEMPERATURE, max_tokens=max_tokens)
 
-    async def paraphrase(self, task: str, *, n: int) -> Paraphrases:
-        """`n` texts for a task; a failure leaves the task as it is and is a warning."""
+    async def paraphrase(self, task: str, *, n: int, within_s: float | None = None) -> Paraphrases:
+        """`n` texts for a task; a failure leaves the task as it is and is a warning.
+
+        Args:
+            within_s: the caller's patience, where it may be shorter than this paraphraser's.
+        """
         if not task.strip():
             return _unchanged(task, n, "it has no words")
         if len(task) > MAX_TASK_CHARACTERS:
@@ -157,7 +161,7 @@ class Paraphraser:
         if len(known) == n:
             return _counted(task, known, NOTHING)
         with collect_usage() as answered:
-            drawn = await self._draw(task, n - len(known))
+            drawn = await self._draw(task, n - len(known), min(self._timeout_s, within_s or self._timeout_s))
         if isinstance(drawn, str):
             return _unchanged(task, n, drawn, known, total_of(answered))
         texts = (*known, *(_usable(candidate, task) for candidate in drawn))
@@ -171,14 +175,14 @@ class Paraphraser:
         parts = (self._policy.name, self._content, current_tenant().cache_salt, task)
         return sha256("\0".join(parts).encode()).hexdigest()
 
-    async def _draw(self, task: str, n: int) -> list[Candidate] | str:
+    async def _draw(self, task: str, n: int, timeout_s: float) -> list[Candidate] | str:
         """The policy's replies, or the reason why there are none."""
         history = (Message("user", PROMPT.format(task=task)),)
         try:
-            async with asyncio.timeout(self._timeout_s):
+            async with asyncio.timeout(timeout_s):
                 return await self._policy.sample(history, n=n, sampling=self._sampling)
         except TimeoutError:
-            return f"no paraphrase came within {self._timeout_s} s"
+            return f"no paraphrase came within {timeout_s:g} s"
         except QGuideError as error:
             return f"{self._policy.name} failed: {error}"
         except Exception as error:  # its message may quote the task
@@ -273,32 +277,33 @@ class PerturbedPolicy:
         self._shown.add(text)
         if text != self._place.text(history):
             reworded = self._place.reworded(history, text)
-            take, come = taker(), 0
-
-            def counted(some: list[Candidate]) -> None:
-                nonlocal come
-                come += len(some)
-                self.perturbed += len(some)  # at once: the draw may be given up before it ends
-                if take:
-                    take(some)
-
             try:
-                with taken_by(counted if take else None):
-                    drawn = await self._sample(reworded, n, sampling, repeated=repeated)
+                return await self._sample(reworded, n, sampling, repeated=repeated, is_reworded=True)
             except InvalidRequestError as error:  # too long, or a word that it must not read
                 self._refused.append(f"a paraphrase was not used: {error}")
                 repeated = True  # the first candidate had the task's own words
-            else:
-                self.perturbed += n - come
-                return drawn
         return await self._sample(history, n, sampling, repeated=repeated)
 
-    async def _sample(self, history: History, n: int, sampling: Sampling, *, repeated: bool) -> list[Candidate]:
+    async def _sample(
+        self, history: History, n: int, sampling: Sampling, *, repeated: bool, is_reworded: bool = False
+    ) -> list[Candidate]:
         """Draw under one text; what would be equal at temperature 0 is drawn at another."""
-        repeats = n if repeated else n - 1
-        warmer = self._repeats_at if sampling.temperature == 0 and repeats else None
+        warmer = self._repeats_at if sampling.temperature == 0 and (repeated or n > 1) else None
         if warmer:
             sampling = replace(sampling, temperature=warmer, first_greedy=not repeated)
-        drawn = await self._policy.sample(history, n=n, sampling=sampling)
-        self._repeats += repeats if warmer else 0
-        return drawn
+        take, came = taker(), list[Candidate]()
+
+        def noted(some: list[Candidate]) -> None:
+            came.extend(some)
+            if take:
+                take(some)
+
+        try:
+            with taken_by(take and noted):
+                drawn = await self._policy.sample(history, n=n, sampling=sampling)
+            came = came or drawn
+            return drawn
+        finally:  # counts also what was taken of a draw that is given up
+            has_greedy = not repeated and any(one.greedy is not False for one in came)
+            self._repeats += len(came) - has_greedy if warmer else 0
+            self.perturbed += len(came) if is_reworded else 0

@@ -54,9 +54,9 @@ class NeverDone(Recording):
 
     async def sample(self, history: History, *, n: int, sampling: Sampling) -> list[Candidate]:
         """Until it is given up."""
-        take = taker()
-        assert take is not None
-        take(await super().sample(history, n=n, sampling=sampling))
+        drawn = await super().sample(history, n=n, sampling=sampling)
+        if take := taker():
+            take(drawn)
         await asyncio.Event().wait()
         return []
 
@@ -105,6 +105,20 @@ async def perturbed(policy: Any, paraphraser: Paraphraser, *, m: int = 3, scorer
 async def test_reworded_candidates_of_a_draw_that_is_given_up_are_counted() -> None:
     decision = await perturbed(NeverDone(), paraphraser_of(ScriptedParaphraser()), batch=3, max_wait_s=0.3)
     assert (len(decision.candidates), decision.perturbed) == (3, 2)
+
+
+async def test_repeats_of_a_draw_that_is_given_up_are_told() -> None:
+    how: dict[str, Any] = {"m": 4, "sampling": GREEDY, "repeats_at": 0.7, "batch": 4, "max_wait_s": 0.3}
+    decision = await perturbed(NeverDone(), paraphraser_of(Failing(SAME)), **how)
+    assert (len(decision.candidates), decision.perturbed) == (4, 3)
+    assert "are equal; 2 drawn at 0.7" in decision.warnings[0]
+
+
+async def test_the_time_that_a_caller_waits_begins_before_the_task_is_reworded() -> None:
+    paraphraser = paraphraser_of(NeverDone())
+    decision = await perturbed(Recording(), paraphraser, batch=1, max_wait_s=0.2)
+    assert "no paraphrase came within 0.2 s" in decision.warnings[0]
+    assert decision.warnings[1] == "1 of 3 candidates came within max_wait_s (0.2 s)"
 
 
 @pytest.mark.parametrize(

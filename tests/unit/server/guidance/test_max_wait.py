@@ -141,7 +141,7 @@ async def test_a_draw_that_fails_costs_no_candidate_that_has_come_where_the_call
     policy = Failing(("a", 0.0), ("bb", 0.0), ("last", 0.1), ("dddd", NEVER))
     decision = await taken(policy, 4, max_wait_s=NEVER)
     assert (texts(decision), decision.draws_saved) == (["a", "bb", "last"], 1)
-    assert decision.warnings[-1] == "a draw failed: upstream uneven failed"
+    assert decision.warnings == ("a draw failed: upstream uneven failed",)
     with pytest.raises(UpstreamError):
         await taken(policy, 4, until=UntilDecided(highest_q=9.0))
     with pytest.raises(UpstreamError):
@@ -229,6 +229,19 @@ def test_a_slow_candidate_holds_up_no_dialect(
 
 def _waits(how: dict[str, str]) -> dict[str, str]:
     return how and {**how, "X-QGuide-Max-Wait-S": str(WAIT_S)}
+
+
+@pytest.mark.parametrize("n", ["one_request", "parallel"])
+def test_a_request_that_fails_costs_its_own_candidate_only(
+    serve: Serve, address: tuple[FakeUpstream, str], upstream: FakeUpstream, n: str
+) -> None:
+    upstream.delays_s, upstream.fault, upstream.faults_left = (0.0, 0.0, 0.5, 0.5, 0.5), "policy", 1
+    served = Upstream.model_validate({"url": address[1], "model": "fake-1", "n": n})
+    client = serve(FAKES.model_copy(update={"upstreams": {"demo": served}, "policy": "demo"}))
+    told = client.post("/v1/act", json={"messages": CHAT, "num_candidates": 5, "max_wait_s": WAIT_S}).json()
+    assert (len(told["candidates"]), told["draws_saved"]) == (4, 1)
+    [warning] = told["warnings"]
+    assert warning.startswith("a draw failed: upstream demo refused")
 
 
 @pytest.mark.parametrize("wait_s", [0, -1, "soon", "inf"])
