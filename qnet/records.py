@@ -355,6 +355,8 @@ class OfferRow(Row):
         arm: how the episode was played while the server learned; "" without learning.
         trial: number of the trial in which the episode was begun; 0 before the first.
         trial_share: probability with which it was guided; 0 outside trials and guidance.
+        trial_guess: of the outcome, by the episodes before of the same task; None: tasks do not
+            differ.
         challenger: it was guided by a newer version, which was tried against the present one.
         group: the key, or "+" and the name of the keys, whose episodes are learned from together;
             "" without learning or without keys.
@@ -389,6 +391,7 @@ class OfferRow(Row):
     arm: Literal["", "guided", "unguided"] = _omitted("")
     trial: NonNegativeInt = _omitted(0)
     trial_share: Annotated[FiniteFloat, Field(ge=0, le=1)] = _omitted(0.0)
+    trial_guess: Annotated[FiniteFloat, Field(ge=0, le=1)] | None = _omitted(None)
     challenger: bool = _omitted(False)
     group: str = _omitted("")
     alpha: Annotated[FiniteFloat, Field(gt=0, lt=1)] = _omitted(ALPHA)

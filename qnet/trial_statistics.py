@@ -32,6 +32,10 @@ _HARM: Final = 0.25
 """Harm that is seen the soonest."""
 _LEAST_VARIANCE: Final = 0.05
 _LATEST: Final = 50
+_LIKE: Final = 5
+"""Episodes that the mean of all counts for beside those of a task."""
+_TASKS_DIFFER: Final = 1.0
+_MOST_TASKS: Final = 5_000
 _VALUES: Final = tuple(-1 + 2 * i / _GRID for i in range(_GRID + 1))
 
 
@@ -71,6 +75,48 @@ def _told(outcome: float, guess: float, *, guided: bool, share: float) -> tuple[
     rest = 1 - share
     x = (outcome - guess) / share if guided else -(outcome - guess) / rest
     return x, max(guess / share, (1 - guess) / rest), max((1 - guess) / share, guess / rest)
+
+
+@dataclass(slots=True)
+class TaskMeans:
+    """Guesses of outcomes by the episodes before of the same task, once tasks are seen to differ.
+
+    An interval is valid with any guess, and the narrower the better that is. Where all tasks are
+    alike the guess of a task is worse than the mean of all, so none is given until guesses have
+    shown what they are worth.
+
+    Attributes:
+        tasks: number and sum of outcomes of each, the latest last.
+        gain: by how much the squared errors of guesses were less than those of the mean of all.
+    """
+
+    count: int = 0
+    total: float = 0.0
+    gain: float = 0.0
+    tasks: dict[str, tuple[int, float]] = field(default_factory=dict)
+
+    def guess(self, task: str) -> float | None:
+        """Expected outcome of the next episode of a task; None: the mean of all says as much."""
+        return self._by_task(task) if task in self.tasks and self.gain >= _TASKS_DIFFER else None
+
+    def add(self, task: str, outcome: float) -> None:
+        """Count the outcome, in [0, 1], of an episode."""
+        if task in self.tasks:
+            self.gain += (outcome - self._mean) ** 2 - (outcome - self._by_task(task)) ** 2
+        count, total = self.tasks.pop(task, (0, 0.0))
+        self.tasks[task] = count + 1, total + outcome
+        self.count += 1
+        self.total += outcome
+        if len(self.tasks) > _MOST_TASKS:
+            del self.tasks[next(iter(self.tasks))]
+
+    @property
+    def _mean(self) -> float:
+        return (self.total + 0.5) / (self.count + 1)
+
+    def _by_task(self, task: str) -> float:
+        count, total = self.tasks[task]
+        return (total + _LIKE * self._mean) / (count + _LIKE)
 
 
 @dataclass(slots=True)
@@ -127,15 +173,17 @@ class DifferenceSequence:
         unguided, guided = self.arms
         return guided.mean - unguided.mean if guided.weight and unguided.weight else 0.0
 
-    def add(self, outcome: float, *, guided: bool, share: float) -> None:
+    def add(self, outcome: float, *, guided: bool, share: float, guess: float | None = None) -> None:
         """Count one episode.
 
         Args:
             outcome: in [0, 1].
             share: probability with which it was guided, in (0, 1).
+            guess: of the outcome, in [0, 1], made before its arm was drawn; None: the mean so far.
         """
         # From the episodes before this one: a guess that knew the outcome would bias X.
-        guess = (self.outcomes + 0.5) / (self.count + 1)
+        if guess is None:
+            guess = (self.outcomes + 0.5) / (self.count + 1)
         x, lowest, highest = _told(outcome, guess, guided=guided, share=share)
         # Laid before X is counted: a bet that knew it could not lose, and Ville's inequality would
         # not hold.

@@ -45,15 +45,25 @@ class Run:
 
 
 def simulate(
-    success: Success, *, episodes: int, seed: int, rules: Rules | None = None, better: Better = lambda version: 0.0
+    success: Success,
+    *,
+    episodes: int,
+    seed: int,
+    rules: Rules | None = None,
+    better: Better = lambda version: 0.0,
+    task: Callable[[int], str] = lambda number: "",
 ) -> Run:
-    """One run in which every fit has a licence, the worst case for false promotion."""
+    """One run in which every fit has a licence, the worst case for false promotion.
+
+    Args:
+        task: of an episode by its number; "" is none.
+    """
     progress, chance = Progress(rules or Rules()), Random(seed)
     phases: list[tuple[int, str]] = []
     versions: list[tuple[int, int | None]] = []
     outcomes: list[float] = []
     for number in range(episodes):
-        arm, version = _arm(progress, chance)
+        arm, version = _arm(progress, task(number), chance)
         rate = success(number, arm.guided) + (0.0 if version is None else better(version))
         outcomes.append(float(chance.random() < rate))
         tried = progress.candidate
@@ -75,7 +85,7 @@ def simulate(
     return Run(tuple(phases), tuple(versions), tuple(outcomes))
 
 
-def _arm(progress: Progress, chance: Random) -> tuple[Arm, int | None]:
+def _arm(progress: Progress, task: str, chance: Random) -> tuple[Arm, int | None]:
     """The part of a new episode, and the version that guides it."""
     newer = chance.random() < progress.challenger_share
     rest = 1 - progress.challenger_share
@@ -85,6 +95,8 @@ def _arm(progress: Progress, chance: Random) -> tuple[Arm, int | None]:
         trial=progress.trial,
         guided=guided,
         share=share,
+        task=task,
+        guess=progress.tasks.guess(task),
         challenge=progress.challenges if progress.challenger_share else 0,
         challenger=newer,
     )
@@ -99,6 +111,8 @@ def shares(runs: int = 100) -> dict[str, float]:
     harmful = [simulate(lambda n, g: 0.2 if g else 0.5, episodes=400, seed=s) for s in range(runs)]
     helpful = [simulate(lambda n, g: 0.85 if g else 0.45, episodes=400, seed=s) for s in range(runs)]
     lower = [simulate(_helped, episodes=1000, seed=s, better=_lower_later) for s in range(runs)]
+    unlike = [simulate(_half_fail, episodes=400, seed=s) for s in range(runs)]
+    told = [simulate(_half_fail, episodes=400, seed=s, task=_task) for s in range(runs)]
     newer = [simulate(_helped, episodes=1000, seed=s, better=_from_third) for s in range(runs)]
     worse = [simulate(_helped, episodes=1000, seed=s, better=_worse_later) for s in range(runs)]
     return {
@@ -119,7 +133,13 @@ def shares(runs: int = 100) -> dict[str, float]:
             _within(run, _HARM_AT, 150) for run in injected if _guides(run, _HARM_AT)
         ),
         "a Q model of .85 against .45: guides within 100 episodes of trial": _share(
-            (run.first("guiding") or 10**9) - (run.first("trial") or 0) <= 100 for run in helpful
+            _guides_within(run, 100) for run in helpful
+        ),
+        "half of 12 tasks fail, others .90 against .50: guides within 150 episodes, tasks unknown": _share(
+            _guides_within(run, 150) for run in unlike
+        ),
+        "half of 12 tasks fail, others .90 against .50: guides within 150 episodes, tasks known": _share(
+            _guides_within(run, 150) for run in told
         ),
         "a Q model of .85 against .45: not rolled back in 400 episodes": _share(
             run.first("collecting") is None for run in helpful
@@ -165,6 +185,20 @@ def _harm_later(number: int, guided: bool) -> float:
 def _guides(run: Run, number: int) -> bool:
     before = [phase for n, phase in run.changes if n <= number]
     return bool(before) and before[-1] == "guiding"
+
+
+def _task(number: int) -> str:
+    return str(Random(number).randrange(12))
+
+
+def _half_fail(number: int, guided: bool) -> float:
+    if int(_task(number)) < 6:
+        return 0.0
+    return 0.9 if guided else 0.5
+
+
+def _guides_within(run: Run, most: int) -> bool:
+    return (run.first("guiding") or 10**9) - (run.first("trial") or 0) <= most
 
 
 def _within(run: Run, begun: int | None, most: int) -> bool:

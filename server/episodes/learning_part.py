@@ -15,6 +15,8 @@ class Arm(BaseModel, frozen=True, extra="forbid"):
         guided: a learned Q model guides it.
         share: probability with which it does, among the episodes that no challenger guides.
         prompt: hash of its system prompt and tools.
+        task: hash of what it begins with beside those.
+        guess: of its outcome, by the episodes before of the same task; None: tasks do not differ.
         challenge: number of the challenge in which it was begun; 0: none.
         challenger: the version that is tried against the present one guides it.
         group: whose episodes learn together; "" on a server without keys.
@@ -25,6 +27,8 @@ class Arm(BaseModel, frozen=True, extra="forbid"):
     guided: bool
     share: float
     prompt: str = ""
+    task: str = Field(default="", exclude_if=lambda task: not task)
+    guess: float | None = Field(default=None, exclude_if=lambda guess: guess is None)
     challenge: int = Field(default=0, exclude_if=lambda number: not number)
     challenger: bool = Field(default=False, exclude_if=lambda newer: not newer)
     group: str = Field(default="", exclude_if=lambda name: not name)

@@ -214,6 +214,7 @@ def offer_rows(
             shadow_chosen=redact(offer.shadowed.chosen) if offer.shadowed else "",
             trial=offer.arm.trial if offer.arm else 0,
             trial_share=offer.arm.share if offer.arm else 0.0,
+            trial_guess=offer.arm.guess if offer.arm else None,
             challenger=offer.arm.challenger if offer.arm else False,
             group=offer.arm.group if offer.arm else "",
             alpha=offer.arm.alpha if offer.arm else ALPHA,

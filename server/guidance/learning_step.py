@@ -4,6 +4,8 @@ import json
 from collections import Counter
 from functools import partial
 from hashlib import sha256
+from itertools import takewhile
+from typing import Any
 
 import structlog
 
@@ -15,7 +17,7 @@ from qguide.qnet.types import INSTRUCTING, ScoreRequest
 from qguide.server.episodes.learning_part import Shadowed
 from qguide.server.episodes.state import Episode
 from qguide.server.guidance.step_types import GuidedStepRequest, domain_of, reason_outside, selection_rule
-from qguide.server.learning.seat import Play
+from qguide.server.learning.seat import Opening, Play
 from qguide.server.learning.service import Learning
 from qguide.server.q_models.served import ServedQModel
 from qguide.server.settings.settings import Settings
@@ -27,8 +29,7 @@ async def play_of(asked: GuidedStepRequest, episode: Episode | None, learning: L
     """The step's part in learning; none if the caller chooses the Q model."""
     if asked.options.q_model is not None:
         return Play()
-    prompt = partial(_prompt, asked)
-    return await learning.play(asked.options.episode_id, episode, prompt=prompt)
+    return await learning.play(asked.options.episode_id, episode, opening=partial(_opening, asked))
 
 
 async def shadowed(
@@ -105,9 +106,13 @@ def propensity_of(decision: Decision) -> float:
     return 1 / len(set(effects_of([candidate.message for candidate in decision.candidates])))
 
 
-def _prompt(asked: GuidedStepRequest) -> str:
-    """Hash of the system prompt and the tools."""
+def _opening(asked: GuidedStepRequest) -> Opening:
     system = [message.content for message in asked.history if message.role in INSTRUCTING]
-    tools = tools_in(asked.sampling.parameters)
-    text = json.dumps([system, tools], default=str, sort_keys=True)
+    before = takewhile(lambda message: message.role != "assistant", asked.history)
+    task = [message.text for message in before if message.role not in INSTRUCTING]
+    return Opening(prompt=_hash([system, tools_in(asked.sampling.parameters)]), task=_hash(task))
+
+
+def _hash(value: Any) -> str:
+    text = json.dumps(value, default=str, sort_keys=True)
     return sha256(text.encode()).hexdigest()[:16]

@@ -9,7 +9,7 @@ from typing import Any, Final
 from pydantic import TypeAdapter
 
 from qguide.qnet.policies.pool import PolicyRecord
-from qguide.qnet.trial_statistics import Interval
+from qguide.qnet.trial_statistics import Interval, TaskMeans
 from qguide.server.episodes.learning_part import ShadowTally
 from qguide.server.learning import trials
 from qguide.server.learning.lines import (
@@ -60,6 +60,7 @@ class Progress:
         known: ids of the newest episodes, with the number of those that were not recorded.
         recorded: (number, id) of the newest that can be learned from.
         prompts: hashes of the newest prompts and tools.
+        tasks: outcomes by task of the episodes since learning began.
         policies: record of each policy, where several drew.
     """
 
@@ -87,6 +88,7 @@ class Progress:
     known: dict[str, int | None] = field(default_factory=dict)
     recorded: list[tuple[int, str]] = field(default_factory=list)
     prompts: deque[str] = field(default_factory=deque)
+    tasks: TaskMeans = field(default_factory=TaskMeans)
     policies: dict[str, PolicyRecord] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -229,6 +231,7 @@ class Progress:
         if arm is None:
             return
         self.prompts.append(arm.prompt)
+        self.tasks.add(arm.task, line.outcome)
         self.latest.drift.add(number, line)
         if self.challenge is not None and arm.guided and arm.challenge == self.challenge.number:
             self.challenge.add(line, newer=arm.challenger)

@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from hashlib import sha256
-from typing import Final
+from typing import Final, NamedTuple
 
 from qguide.qnet.policies.pool import PolicyRecord
 from qguide.server.episodes.learning_part import Arm
@@ -17,6 +17,18 @@ from qguide.server.q_models.served import ServedQModel
 
 KEYLESS: Final = "_"
 """Name of the group of episodes without a key."""
+
+
+class Opening(NamedTuple):
+    """Hashes of what an episode begins with.
+
+    Attributes:
+        prompt: hash of its system prompt and tools.
+        task: hash of its other messages before the first action.
+    """
+
+    prompt: str
+    task: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,7 +170,7 @@ def play_of(seat: Seat, place: str, episode: Episode | None, arm: Arm, *, explor
     )
 
 
-def arm_of(seat: Seat, place: str, prompt: str) -> Arm:
+def arm_of(seat: Seat, place: str, opening: Opening) -> Arm:
     """The arm of a new episode.
 
     By a hash with the number of episodes in it, because agents whose ids come again play the same
@@ -175,7 +187,9 @@ def arm_of(seat: Seat, place: str, prompt: str) -> Arm:
         trial=seat.trial,
         guided=newer or point < share * rest,
         share=share,
-        prompt=prompt,
+        prompt=opening.prompt,
+        task=opening.task,
+        guess=seat.group.progress.tasks.guess(opening.task) if seat.phase != "collecting" else None,
         challenge=challenge,
         challenger=newer,
         group="" if seat.group.name == KEYLESS else seat.group.name,

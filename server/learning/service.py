@@ -24,7 +24,7 @@ from qguide.server.learning.fitting import FitLimits, Fitter, checkpoint_of
 from qguide.server.learning.group import Group, Order
 from qguide.server.learning.lines import EpisodeLine, Phase, PhaseLine, SilentLine, SpentLine
 from qguide.server.learning.parameters import Rules
-from qguide.server.learning.seat import Play, Seat, arm_of, group_of, play_of
+from qguide.server.learning.seat import Opening, Play, Seat, arm_of, group_of, play_of
 from qguide.server.learning.silence import OpenEpisodes
 from qguide.server.learning.status_body import CurveState, LearningState, curve_of, extra_figures, state_of
 from qguide.server.learning.tally import Spent
@@ -71,12 +71,12 @@ class Learning:
         """Name of the group that a key's episodes teach."""
         return group_of(key, self._settings.learn_groups)
 
-    async def play(self, episode_id: str | None, episode: Episode | None, *, prompt: Callable[[], str]) -> Play:
+    async def play(self, episode_id: str | None, episode: Episode | None, *, opening: Callable[[], Opening]) -> Play:
         """The part of the next step of the caller's episode.
 
         Args:
             episode: as it is before the step; None if it is new.
-            prompt: hash of the step's system prompt and tools.
+            opening: what the step's history begins with.
         """
         seat = await self._seat(self.group_of(calling_key()))
         if episode_id is None:
@@ -87,7 +87,7 @@ class Learning:
         if episode is not None and episode.steps > 0:
             arm = episode.arm
         else:  # an episode that could not be guided takes no part in a trial
-            arm = None if spent else arm_of(seat, place, prompt())
+            arm = None if spent else arm_of(seat, place, opening())
         if arm is None:
             return Play(spent=spent)
         play = play_of(seat, place, episode, arm, exploration=self.rules.exploration)

@@ -163,7 +163,7 @@ class Trial:
         Args:
             level: mean outcome that is no drop.
         """
-        self.compared.add(line.outcome, guided=arm.guided, share=arm.share)
+        self.compared.add(line.outcome, guided=arm.guided, share=arm.share, guess=arm.guess)
         self.both.add(line)
         (self.guided if arm.guided else self.control).add(line)
         if arm.guided:

@@ -245,6 +245,7 @@ class _Tried(NamedTuple):
     outcome: float
     guided: bool
     share: float
+    guess: float | None
     alpha: float
     tokens: int
 
@@ -265,6 +266,7 @@ class Trials:
             outcome=min(max(rows[-1].outcome_reward, 0.0), 1.0),
             guided=first.arm == "guided",
             share=first.trial_share,
+            guess=first.trial_guess,
             alpha=first.alpha,
             tokens=sum(row.completion_tokens or 0 for row in rows),
         )
@@ -277,7 +279,7 @@ class Trials:
             arms = _Arm(), _Arm()
             # Replicas write files of their own, and the interval depends on the order.
             for one in sorted(episodes, key=attrgetter("at")):
-                compared.add(one.outcome, guided=one.guided, share=one.share)
+                compared.add(one.outcome, guided=one.guided, share=one.share, guess=one.guess)
                 arms[one.guided].add(one.outcome, one.tokens)
             unguided, guided = arms
             interval = compared.interval

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from qguide.qnet.trial_statistics import DifferenceSequence, DropDetector, HarmDetector
+from qguide.qnet.trial_statistics import DifferenceSequence, DropDetector, HarmDetector, TaskMeans
 
 _OUTCOMES = st.tuples(st.floats(0, 1), st.booleans(), st.sampled_from([0.1, 0.5, 0.9]))
 
@@ -127,3 +127,53 @@ def test_harm_is_seen_though_the_unguided_outcome_is_what_changed(later: float, 
                 break
         assert found.harmed == harmed
         assert not harmed or found.since > 150
+
+
+def test_guesses_by_task_are_given_once_tasks_are_seen_to_differ() -> None:
+    found = TaskMeans()
+    for _ in range(8):
+        for task, outcome in (("easy", 1.0), ("hard", 0.0)):
+            found.add(task, outcome)
+    easy, hard = found.guess("easy"), found.guess("hard")
+    assert easy is not None
+    assert hard is not None
+    assert hard < 0.3 < 0.7 < easy
+    assert found.guess("new") is None
+
+
+def test_no_guess_is_given_where_tasks_are_alike() -> None:
+    given = 0
+    for seed in range(20):
+        chance, found = Random(seed), TaskMeans()
+        for _ in range(300):
+            found.add(str(chance.randrange(12)), float(chance.random() < 0.4))
+        given += found.guess("0") is not None
+    assert given <= 2
+
+
+def test_tasks_are_forgotten_the_oldest_first() -> None:
+    found = TaskMeans()
+    for number in range(5_001):
+        found.add(str(number), 1.0)
+    assert len(found.tasks) == 5_000
+    assert "0" not in found.tasks
+
+
+def test_guesses_by_task_make_a_trial_shorter_and_leave_it_valid() -> None:
+    """Half of the tasks always fail; the rest are .9 against .5, or alike."""
+
+    def episodes(gain: float, *, by_task: bool, seed: int) -> int:
+        chance, tasks, found = Random(seed), TaskMeans(), DifferenceSequence(alpha=0.05)
+        for number in range(400):
+            task, guided = chance.randrange(12), chance.random() < 0.5
+            outcome = float(task >= 6 and chance.random() < 0.5 + gain * guided)
+            guess = tasks.guess(str(task)) if by_task else None
+            found.add(outcome, guided=guided, share=0.5, guess=guess)
+            tasks.add(str(task), outcome)
+            if found.interval.low > 0:
+                return number
+        return 400
+
+    known, unknown = (sum(episodes(0.4, by_task=told, seed=seed) for seed in range(15)) for told in (True, False))
+    assert known < 0.75 * unknown
+    assert sum(episodes(0.0, by_task=True, seed=seed) < 400 for seed in range(40)) <= 4

@@ -115,6 +115,31 @@ def test_a_server_learns_tries_and_goes_on_after_a_restart(serve: Serve, setting
     assert state(again)["episodes"] == 181
 
 
+def test_outcomes_of_a_task_are_expected_of_its_next_episodes(
+    serve: Serve, after_fit: Settings, tmp_path: Path
+) -> None:
+    client = serve(after_fit)
+    for order in ("pin", "promote"):
+        client.post("/v1/learning", json={"order": order})
+    recorded = len(offers(tmp_path))
+    outcomes = {"Find the ring.": 1.0, "Find a unicorn.": 0.0}
+    for number, (task, reward) in enumerate([*outcomes.items()] * 15):
+        message = {"role": "user", "content": task}
+        body = {"model": "default", "messages": [message], "qguide": {"episode_id": f"again{number}"}}
+        assert client.post("/v1/chat/completions", json=body).status_code == 200
+        client.post(f"/v1/episodes/again{number}/outcome", json={"reward": reward})
+
+    played = offers(tmp_path)[recorded:]
+    ring, unicorn = played[::2], played[1::2]
+    assert (ring[0].trial_guess, unicorn[0].trial_guess) == (None, None)
+    assert (ring[-1].trial_guess or 0.0) > 0.8
+    assert (unicorn[-1].trial_guess or 0.0) < 0.3
+
+    [trial] = build_report([tmp_path]).trials
+    found = state(client)["difference"]
+    assert found == {"low": trial.low, "estimate": trial.difference, "high": trial.high}
+
+
 def test_scores_and_rankings_of_a_key_are_by_what_guides(serve: Serve, after_fit: Settings) -> None:
     client = serve(after_fit)
     candidates = list(REPLIES)
