@@ -155,7 +155,7 @@ class _Step:
         left = guidance.num_candidates - drawn
         if self._ended:
             return 0
-        if guidance.rise_over is None and not guidance.as_finished:
+        if not guidance.may_end_early:
             return left if not drawn else 0
         settled = drawn >= guidance.at_least and self._is_settled(left)
         return 0 if settled else min(guidance.batch, left)
@@ -283,7 +283,7 @@ class _Step:
             ),
             unguided=_SAME_Q if selection.reason == "likeliest" else self._unguided,
             out_of_domain=self._out_of_domain,
-            draws_saved=self._guidance.num_candidates - len(own),
+            draws_saved=self._guidance.num_candidates - len(own) if self._guidance.may_end_early else 0,
             warnings=(*window, *self._warnings(prior), *(actions.warnings if actions else ())),
             window=self._window,
             below_threshold=actions.result if actions else None,

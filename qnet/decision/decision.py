@@ -71,6 +71,11 @@ class Guidance:
         """True if the step may be decided while candidates are still being drawn."""
         return self.until is not None or self.max_wait_s is not None
 
+    @property
+    def may_end_early(self) -> bool:
+        """True if fewer than M candidates may decide the step."""
+        return self.rise_over is not None or self.as_finished
+
 
 @dataclass(frozen=True, slots=True)
 class StepUsage:
@@ -138,7 +143,7 @@ class Decision:
             without criteria.
         unguided: why there is no guidance though there was a choice; None where there is.
         out_of_domain: the reason is that the state is outside the Q model's domain.
-        draws_saved: candidates of M that were not drawn, or not to their end.
+        draws_saved: candidates of M that were not needed: not drawn, or not to their end.
         perturbed: candidates that were drawn under a paraphrase of the task.
         warnings: what was asked for and could not be had.
         window: what the Q model read in place of a history that is too long for it; None if it

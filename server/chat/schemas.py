@@ -155,9 +155,9 @@ def options_of(body: GuidanceOptions, headers: Mapping[str, str]) -> GuidanceOpt
         read = GuidanceOptions.model_validate_strings(given, strict=False)
     except ValidationError as error:
         first = error.errors()[0]
-        option = str(first["loc"][0])
+        option, options = str(first["loc"][0]), GuidanceOptions.model_fields
+        about = f" (it is {given[option][:100]!r})" if option in options else f"; options are {', '.join(options)}"
         raise InvalidRequestError(
-            f"the header X-QGuide-{option.replace('_', '-').title()}: {first['msg']}; options are "
-            f"{', '.join(GuidanceOptions.model_fields)}"
+            f"the header X-QGuide-{option.replace('_', '-').title()}: {first['msg']}{about}"
         ) from error
     return body.model_copy(update={name: getattr(read, name) for name in read.model_fields_set})

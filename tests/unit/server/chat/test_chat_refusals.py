@@ -23,6 +23,7 @@ from tests.unit.server.conftest import Serve, settings_of
         ("X-QGuide-Num-Candidates", "many", "X-QGuide-Num-Candidates: Input should be a valid"),
         ("X-QGuide-Colour", "red", "X-QGuide-Colour: Extra inputs are not permitted; options are"),
         ("X-QGuide-Fallback", "never", "X-QGuide-Fallback: Input should be"),
+        ("X-QGuide-Policies", "large=x", "unable to parse string as an integer (it is 'large=x')"),
     ],
 )
 def test_a_header_that_is_no_option_is_explained(guided: TestClient, header: str, value: str, said: str) -> None:

@@ -111,6 +111,7 @@ def test_an_upstream_that_is_gone_costs_its_candidates_and_is_told(client: TestC
     assert [one["candidates"] for one in answer["policies"]] == [2, 0]
     assert "cannot be reached" in answer["policies"][1]["error"]
     assert any("policy gone drew none" in warning for warning in answer["warnings"])
+    assert answer["draws_saved"] == 0
 
 
 def test_chat_clients_name_them_in_a_header(client: TestClient) -> None:
