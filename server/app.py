@@ -198,7 +198,7 @@ def _lifespan(
                 redis.watched() if redis else nullcontext(),
                 upstreams.watched(),
                 learning.watched() if learning else nullcontext(),
-                outlasting(store, settings),
+                outlasting(app.state.episodes, store, settings),
             ):
                 yield
                 await app.state.episodes.settle()

@@ -2,8 +2,9 @@
 
 import asyncio
 import math
+import sqlite3
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterable, Sequence
-from contextlib import asynccontextmanager, suppress
+from contextlib import asynccontextmanager, closing, suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Final, TypeVar
@@ -259,6 +260,15 @@ class Episodes:
         if self._recorder is not None:
             await self._recorder.close()
 
+    def go_on(self, episodes: Iterable[tuple[str, Episode]]) -> None:
+        """Watch the episodes that an earlier process has left, and record those that it could not."""
+        for place, episode in episodes:
+            self._hear(place, episode)
+            if episode.outcome is not None and not (episode.recorded or episode.broken):
+                self._unwritten[place] = episode
+        if self._unwritten:
+            self._begin(self._write_late(*self._unwritten.popitem()))
+
     async def _close(self, place: str, episode_id: str, outcome: Outcome) -> Closed:
         async with self._closing.setdefault(place, asyncio.Lock()):
             ends = False
@@ -296,9 +306,10 @@ class Episodes:
             why_not = ""
             if not episode.recorded:
                 why_not = await self._recorder.write(episode, await self._store.records(place))
+            # Told first: if the process is killed between these, the episode is told again.
+            await self._tell(place, episode if why_not else episode.written())
             if not why_not:
                 episode = await self._store.update(place, partial(_written, episode))
-            await self._tell(place, episode)
         if why_not == NOT_WRITTEN and len(self._unwritten) < _MOST_UNWRITTEN:
             self._unwritten[place] = episode
         elif not why_not and self._unwritten:  # there is room again
@@ -351,8 +362,8 @@ def build_store(settings: Settings, link: RedisLink | None) -> EpisodeStore:
 
 
 @asynccontextmanager
-async def outlasting(store: EpisodeStore, settings: Settings) -> AsyncIterator[None]:
-    """Go on with the open episodes that an earlier process has left, and leave those of the block.
+async def outlasting(episodes: Episodes, store: EpisodeStore, settings: Settings) -> AsyncIterator[None]:
+    """Go on with the open episodes that an earlier process has left, and keep those of the block on the disk.
 
     Not with Redis, which has them, nor with a redactor, which has not seen their texts.
     """
@@ -360,14 +371,12 @@ async def outlasting(store: EpisodeStore, settings: Settings) -> AsyncIterator[N
     if folder is None or settings.episodes_redact or not isinstance(store, MemoryEpisodeStore):
         yield
         return
-    store.take_up(folder)
     try:
+        episodes.go_on(store.take_up(folder))
+    except (OSError, sqlite3.Error) as error:
+        _log.error("open_episodes_not_saved", reason=str(error))
+    with closing(store):
         yield
-    finally:
-        try:
-            store.leave(folder)
-        except OSError as error:
-            _log.error("open_episodes_lost", reason=error.strerror)
 
 
 def _counted_for(episode: Episode) -> str:

@@ -1,9 +1,15 @@
 """Store of open episodes: the protocol and the implementation in memory.
 
-<folder>/<id>.open   episodes of a server that has stopped, until the next start takes them up
+<folder>/<id>.open        an SQLite database of what is in one server's memory, locked as long as it lives
+<folder>/<id>.open-wal    its latest changes
+<folder>/open.lock        held by a server that starts
+
+It is written with each step. Nothing waits for the disk: that outlasts a process that is killed, and
+may not outlast a machine that fails.
 """
 
 import os
+import sqlite3
 import time
 import uuid
 from collections import Counter, OrderedDict, defaultdict
@@ -11,14 +17,28 @@ from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
+from typing import Final, Protocol, Self
 
 import structlog
-from pydantic import BaseModel, ConfigDict
+from filelock import FileLock
 
 from qguide.server.episodes.state import Episode, EpisodeChange
 from qguide.server.observability.request_context import owner_of
 
+_SUFFIX: Final = ".open"
+_SET_UP: Final = """
+PRAGMA locking_mode = EXCLUSIVE;
+PRAGMA journal_mode = WAL;
+PRAGMA journal_size_limit = 0;
+PRAGMA synchronous = OFF;
+PRAGMA secure_delete = ON;
+CREATE TABLE IF NOT EXISTS episodes (place TEXT PRIMARY KEY, at REAL, state BLOB);
+CREATE TABLE IF NOT EXISTS records (place TEXT, number INTEGER, record BLOB);
+CREATE INDEX IF NOT EXISTS records_of ON records (place, number);
+"""
+_LOCK: Final = "open.lock"
+_LOCK_TIMEOUT_S: Final = 60.0
+"""Longer than a server reads what others have left."""
 _log = structlog.get_logger(__name__)
 
 Change = Callable[[Episode | None], EpisodeChange]
@@ -48,25 +68,90 @@ class EpisodeStore(Protocol):
         ...
 
 
-class _Waiting(BaseModel):
-    """An episode on the disk; `at` is the Unix time of its change."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
+@dataclass(frozen=True, slots=True)
+class _OpenRow:
+    """An episode in a file; `at` is the Unix time of its change."""
 
     place: str
     at: float
     state: Episode
-    records: tuple[str, ...]
+    records: list[bytes]
+
+
+class OpenFile:
+    """The episodes of one server on the disk; for one thread.
+
+    Raises:
+        sqlite3.Error: the file cannot be used, or its server lives (SQLITE_BUSY).
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._db = sqlite3.connect(f"{path.absolute().as_uri()}?mode=rw", uri=True, timeout=0)
+        try:
+            self._db.executescript(_SET_UP)
+        except sqlite3.Error:
+            self._db.close()
+            raise
+
+    @classmethod
+    def new(cls, folder: Path) -> Self:
+        """A file that nobody else has; only its owner may read it, because it holds users' texts."""
+        path = folder / f"{uuid.uuid4().hex[:8]}{_SUFFIX}"
+        os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600))
+        return cls(path)
+
+    def put(self, place: str, at: float, state: bytes, records: Sequence[bytes], *, saved: int) -> None:
+        """Write an episode.
+
+        Args:
+            saved: number of these that the file has; if it is not, what it has are others.
+        """
+        with self._db:
+            if not 0 < saved <= len(records):
+                self._db.execute("DELETE FROM records WHERE place = ?", (place,))
+                saved = 0
+            new = ((place, number, records[number]) for number in range(saved, len(records)))
+            self._db.executemany("INSERT INTO records VALUES (?, ?, ?)", new)
+            self._db.execute("REPLACE INTO episodes VALUES (?, ?, ?)", (place, at, state))
+
+    def remove(self, place: str) -> None:
+        """Delete an episode."""
+        with self._db:
+            self._db.execute("DELETE FROM records WHERE place = ?", (place,))
+            self._db.execute("DELETE FROM episodes WHERE place = ?", (place,))
+
+    def rows(self) -> Iterator[_OpenRow]:
+        """All episodes of the file that can be read."""
+        of_place = "SELECT record FROM records WHERE place = ? ORDER BY number"
+        try:
+            for place, at, state in self._db.execute("SELECT place, at, state FROM episodes"):
+                records = [record for (record,) in self._db.execute(of_place, (place,))]
+                try:
+                    yield _OpenRow(place, at, Episode.model_validate_json(state), records)
+                except ValueError:  # of another version
+                    _log.error("episode_not_taken_up", file=self.path.name)
+        except sqlite3.DatabaseError as error:  # the machine failed
+            _log.error("episodes_not_taken_up", file=self.path.name, reason=str(error))
+
+    def close(self) -> None:
+        """Let go of the file."""
+        self._db.close()
 
 
 @dataclass(slots=True)
 class _Kept:
-    """An episode, and when it was changed; JSON."""
+    """An episode, and when it was changed; JSON.
+
+    Attributes:
+        saved: number of its records in the file.
+    """
 
     changed_s: float
     state: bytes
     records: list[bytes]
     nbytes: int
+    saved: int = 0
 
 
 class MemoryEpisodeStore:
@@ -86,6 +171,8 @@ class MemoryEpisodeStore:
         self._kept: OrderedDict[str, _Kept] = OrderedDict()
         self._of_owner: defaultdict[str, OrderedDict[str, None]] = defaultdict(OrderedDict)
         self._bytes: Counter[str] = Counter()
+        self._file: OpenFile | None = None
+        self._unsaved = set[str]()
 
     @property
     def nbytes(self) -> int:
@@ -114,37 +201,36 @@ class MemoryEpisodeStore:
         """True: no other replica knows the episode, and `Episodes` has a lock for it."""
         yield True
 
-    def leave(self, folder: Path) -> None:
-        """Write the episodes to the folder, for a later start.
+    def take_up(self, folder: Path) -> list[tuple[str, Episode]]:
+        """Keep the episodes in a file, too, and go on with those that servers which have ended left.
 
         Raises:
-            OSError: they cannot be written; the folder is as before.
+            OSError, sqlite3.Error: the folder cannot be used; the store is as before.
         """
-        if not self._kept:
-            return
-        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        began, path = time.time() - self._clock(), folder / f"{uuid.uuid4().hex[:8]}.open"
-        new = path.with_suffix(".new")
-        try:
-            with open(os.open(new, os.O_WRONLY | os.O_CREAT, 0o600), "wb") as file:
-                for place, kept in self._kept.items():
-                    texts = [record.decode() for record in kept.records]
-                    state = Episode.model_validate_json(kept.state)
-                    row = _Waiting(place=place, at=began + kept.changed_s, state=state, records=texts)
-                    file.write(row.model_dump_json().encode() + b"\n")
-            new.rename(path)
-        except OSError:
-            new.unlink(missing_ok=True)
-            raise
-
-    def take_up(self, folder: Path) -> None:
-        """Go on with the episodes that wait in the folder, which nobody else takes up then."""
         began = time.time() - self._clock()
-        for row in sorted(_taken(folder), key=lambda row: row.at):
-            records = [record.encode() for record in row.records]
-            self.drop(row.place)  # two servers may have left it; the later change counts
-            self._keep(row.place, row.state, records, changed_s=row.at - began)
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        with FileLock(folder / _LOCK, timeout=_LOCK_TIMEOUT_S, mode=0o600):
+            left = _left_by_others(folder)
+            self._file = OpenFile.new(folder)
+            for row in sorted((row for file in left for row in file.rows()), key=lambda row: row.at):
+                self.drop(row.place)  # two servers may have left it; the later change counts
+                self._keep(row.place, row.state, row.records, changed_s=row.at - began)
+            for place in self._kept:
+                self._save(place)
+            for file in left:
+                file.close()
+                if not self._unsaved:
+                    file.path.unlink()
         self._forget_old()
+        return [(place, Episode.model_validate_json(kept.state)) for place, kept in self._kept.items()]
+
+    def close(self) -> None:
+        """Leave the episodes in the file, for a later start."""
+        for place in tuple(self._unsaved):
+            self._save(place)
+        if self._file is not None:
+            self._file.close()
+            self._file = None
 
     def put(self, episode_id: str, changed: EpisodeChange, *, before: Sequence[bytes] = ()) -> None:
         """Store the new state of an episode, and append its record to those that are stored.
@@ -157,10 +243,11 @@ class MemoryEpisodeStore:
         records += before
         if changed.record is not None:
             records.append(changed.record)
-        self._keep(episode_id, changed.episode, records, changed_s=self._clock())
+        self._keep(episode_id, changed.episode, records, changed_s=self._clock(), saved=known.saved if known else 0)
+        self._save(episode_id)
         while self.nbytes > self.max_bytes:
             [(largest, _)] = self._bytes.most_common(1)
-            self.drop(next(iter(self._of_owner[largest])))
+            self._forget(next(iter(self._of_owner[largest])))
 
     def drop(self, episode_id: str) -> _Kept | None:
         """Take an episode out of the store."""
@@ -181,29 +268,47 @@ class MemoryEpisodeStore:
     def _forget_old(self) -> None:
         oldest = self._clock() - self._ttl_s
         while self._kept and next(iter(self._kept.values())).changed_s < oldest:
-            self.drop(next(iter(self._kept)))
+            self._forget(next(iter(self._kept)))
 
-    def _keep(self, episode_id: str, episode: Episode, records: list[bytes], *, changed_s: float) -> None:
+    def _forget(self, episode_id: str) -> None:
+        self.drop(episode_id)
+        self._save(episode_id)
+
+    def _save(self, episode_id: str) -> None:
+        """Write what the file lacks of an episode, if there is one; what a full disk refuses comes later."""
+        if self._file is None:
+            return
+        kept = self._kept.get(episode_id)
+        try:
+            if kept is None:
+                self._file.remove(episode_id)
+            else:
+                at = time.time() - self._clock() + kept.changed_s
+                self._file.put(episode_id, at, kept.state, kept.records, saved=kept.saved)
+                kept.saved = len(kept.records)
+            self._unsaved.discard(episode_id)
+        except sqlite3.Error as error:
+            self._unsaved.add(episode_id)
+            _log.error("open_episode_not_saved", reason=str(error))
+
+    def _keep(
+        self, episode_id: str, episode: Episode, records: list[bytes], *, changed_s: float, saved: int = 0
+    ) -> None:
         owner, state = owner_of(episode_id), episode.to_json()
         nbytes = len(state) + episode.record_bytes
-        self._kept[episode_id] = _Kept(changed_s, state, records, nbytes)
+        self._kept[episode_id] = _Kept(changed_s, state, records, nbytes, saved)
         self._of_owner[owner][episode_id] = None
         self._bytes[owner] += nbytes
 
 
-def _taken(folder: Path) -> Iterator[_Waiting]:
-    """Episodes that wait in a folder; their files are removed."""
-    for path in folder.glob("*.open"):
-        mine = path.with_suffix(".taken")
+def _left_by_others(folder: Path) -> list[OpenFile]:
+    """The files of servers that have ended, which are locked then."""
+    found = []
+    for path in folder.glob(f"*{_SUFFIX}"):
         try:
-            path.rename(mine)  # of several processes that start, one succeeds
-            lines = mine.read_bytes().splitlines()
-            mine.unlink()
-        except OSError as error:
-            _log.error("episodes_not_taken_up", file=path.name, reason=error.strerror)
-            continue
-        for line in lines:
-            try:
-                yield _Waiting.model_validate_json(line)
-            except ValueError:  # of another version
-                _log.error("episode_not_taken_up", file=path.name)
+            found.append(OpenFile(path))
+        except sqlite3.Error as error:
+            if error.sqlite_errorcode & 0xFF != sqlite3.SQLITE_BUSY:  # else its server lives
+                _log.error("episodes_not_taken_up", file=path.name, reason=str(error))
+                path.rename(path.with_suffix(".unreadable"))
+    return found

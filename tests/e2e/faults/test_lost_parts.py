@@ -1,9 +1,11 @@
-"""Redis and the thread that scores are lost: what callers see, and that nobody else is hurt."""
+"""Redis, a server or the thread that scores is lost: what callers see, and that nobody else is hurt."""
 
 import asyncio
 import json
 import threading
 import time
+from collections.abc import Mapping
+from contextlib import AbstractContextManager
 from pathlib import Path
 
 import httpx
@@ -13,7 +15,41 @@ from qguide.server.http.keys import create_key
 from tests.support.gated_scorer import END_S, SCORE, USER, GatedScorer, entered, say
 from tests.support.queues import until_waiting
 from tests.support.redis_server import RedisServer, require_redis
-from tests.support.serving import serving_process
+from tests.support.serving import Serving, serving_process
+
+
+def test_of_servers_without_redis_that_share_a_folder_one_is_killed_and_no_step_is_lost(tmp_path: Path) -> None:
+    episodes = tmp_path / "episodes"
+    variables = {"QGUIDE_EPISODES_DIR": str(episodes), "QGUIDE_LEARN": "true"}
+    history: dict[str, list[dict[str, str]]] = {name: [USER] for name in ("killed", "living", "ended")}
+
+    def step(server: Serving, name: str, headers: Mapping[str, str] | None = None) -> None:
+        asked = {"messages": history[name], "episode_id": name}
+        answer = httpx.post(f"{server.url}/v1/act", json=asked, headers=headers, timeout=END_S)
+        assert answer.status_code == 200, answer.text
+        history[name] += [{"role": "assistant", "content": answer.json()["action"]}, USER]
+
+    def start(name: str) -> AbstractContextManager[Serving]:
+        (tmp_path / name).mkdir()
+        return serving_process(tmp_path / name, environment=variables)
+
+    with start("one") as one, start("other") as other:
+        for _ in range(2):
+            step(one, "killed")
+            step(other, "living")
+        step(one, "ended", {"X-QGuide-Outcome": "0.5"})
+        one.process.kill()
+        one.process.wait()
+        with start("next") as begun:
+            step(begun, "killed", {"X-QGuide-Outcome": "1"})
+            step(other, "living", {"X-QGuide-Outcome": "0"})
+            for name, reward in (("killed", 1.0), ("ended", 0.5)):  # told once more
+                told = httpx.post(f"{begun.url}/v1/episodes/{name}/outcome", json={"reward": reward})
+                assert told.json()["recorded"], told.text
+            state = httpx.get(f"{begun.url}/v1/learning", timeout=END_S).json()
+    trees = [json.loads(row) for path in episodes.glob("trees-*") for row in path.read_text().splitlines()]
+    assert sorted((len(tree["nodes"]), tree["nodes"][-1]["reward"]) for tree in trees) == [(1, 0.5), (3, 0.0), (3, 1.0)]
+    assert (state["episodes"], state["successful"]) == (3, 0.5)
 
 
 def test_redis_killed_and_back(tmp_path: Path) -> None:

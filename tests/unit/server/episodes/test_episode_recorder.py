@@ -207,6 +207,36 @@ async def test_what_a_full_disk_refused_is_written_once_there_is_room(disk: Disk
     assert sorted(told[-3:]) == [("/b", True), ("/c", True), ("/d", True)]
 
 
+async def test_what_a_full_disk_refused_is_written_by_the_next_server(disk: Disk) -> None:
+    store, later, heard = memory(), memory(), list[str]()
+    store.take_up(disk.folder)
+    episodes = Episodes(store, recorder_of(disk.folder), Metrics())
+    await step(episodes, "open")
+    with disk.full():
+        await step(episodes, "open")
+        assert await ended(episodes, "a", "b", observation=disk.observation) == [False] * 2
+        await episodes.settle()
+    store.close()
+    told = list[tuple[str, bool]]()
+
+    async def tell(place: str, episode: Episode) -> None:
+        told.append((place, episode.recorded))
+
+    recorder = recorder_of(disk.folder)
+    following = Episodes(later, recorder, Metrics(), ended=tell, heard=lambda place, _: heard.append(place))
+    following.go_on(later.take_up(disk.folder))
+    assert sorted(heard) == ["/a", "/b", "/open"]
+    async with asyncio.timeout(30):
+        while len(told) < 2:
+            await asyncio.sleep(0.01)
+    await following.settle()
+    assert sorted(told) == [("/a", True), ("/b", True)]
+    assert len(rows(disk.folder, "trees")) == 2
+    assert await later.get("/open") == await store.get("/open")
+    assert await later.records("/open") == await store.records("/open")
+    later.close()
+
+
 async def test_the_oldest_file_stays_while_its_successor_is_not_whole(tmp_path: Path) -> None:
     recorder = EpisodeRecorder(tmp_path, max_file_bytes=1, max_files=1, redactor=NoRedaction())
     episodes = Episodes(memory(), recorder, Metrics())

@@ -1,5 +1,7 @@
 """The bounds of the store in memory."""
 
+import sqlite3
+from contextlib import closing
 from functools import partial
 from pathlib import Path
 
@@ -12,6 +14,10 @@ from tests.support.clock import Clock
 
 def _kept(episode: Episode, known: Episode | None) -> EpisodeChange:
     return EpisodeChange(known or episode)
+
+
+def _changed(change: EpisodeChange, _: Episode | None) -> EpisodeChange:
+    return change
 
 
 async def keep(store: MemoryEpisodeStore, *ids: str) -> None:
@@ -70,48 +76,95 @@ async def test_an_episode_untouched_for_too_long_is_gone() -> None:
     assert store.nbytes == 0
 
 
+def stores(clock: Clock, number: int) -> list[MemoryEpisodeStore]:
+    return [MemoryEpisodeStore(max_bytes=10**6, ttl_s=10, clock=clock) for _ in range(number)]
+
+
+def step(episode_id: str, number: int) -> EpisodeChange:
+    records = tuple(f'"{episode_id}\n{at}"'.encode() for at in range(number))
+    size = sum(map(len, records))
+    return EpisodeChange(Episode(id=episode_id, steps=number, records=number, record_bytes=size), records[-1])
+
+
 async def test_episodes_that_a_server_leaves_are_taken_up_once_and_grow_old_meanwhile(tmp_path: Path) -> None:
     clock = Clock()
-    stopped = MemoryEpisodeStore(max_bytes=10**6, ttl_s=10, clock=clock)
+    stopped, begun, other, last = stores(clock, 4)
+    folder = tmp_path / "new"
+    assert stopped.take_up(folder) == []
     await keep(stopped, "a")
     clock.now_s += 11
-    await stopped.update("b", lambda _: EpisodeChange(Episode(id="b", records=1, record_bytes=4), b'"a\nb"'))
-    (folder := tmp_path / "new").mkdir()
-    stopped.leave(folder)
-    assert [path.stat().st_mode & 0o777 for path in folder.iterdir()] == [0o600]
+    for number in (1, 2):
+        await stopped.update("b", partial(_changed, step("b", number)))
+    assert {path.stat().st_mode & 0o777 for path in folder.iterdir()} == {0o600}
+    stopped.close()
 
-    begun, other = (MemoryEpisodeStore(max_bytes=10**6, ttl_s=10, clock=clock) for _ in range(2))
-    for store in (begun, other):
-        store.take_up(folder)
+    assert [place for place, _ in begun.take_up(folder)] == ["b"]
+    assert other.take_up(folder) == []
     assert await begun.get("b") == await stopped.get("b")
-    assert await begun.records("b") == (b'"a\nb"',)
+    assert await begun.records("b") == (b'"b\n0"', b'"b\n1"')
     assert begun.nbytes == stopped.nbytes
-    assert [await store.get("a") for store in (begun, other)] == [None, None]
-    assert await other.get("b") is None
-    assert not list(folder.iterdir())
     clock.now_s += 9
     assert await begun.get("b") is not None
     clock.now_s += 2
     assert await begun.get("b") is None
+    begun.close()
+    assert last.take_up(folder) == []
+    for store in (other, last):
+        store.close()
+    assert len(list(folder.glob("*.open*"))) == 2  # empty, until a start removes them
+
+
+async def test_what_a_living_server_has_is_left_to_it(tmp_path: Path) -> None:
+    living, begun, later = stores(Clock(), 3)
+    living.take_up(tmp_path)
+    await living.update("a", lambda _: step("a", 1))
+    assert begun.take_up(tmp_path) == []
+    await living.update("a", lambda _: step("a", 2))
+    living.close()
+    assert [(place, episode.steps) for place, episode in later.take_up(tmp_path)] == [("a", 2)]
+    assert await later.records("a") == await living.records("a")
 
 
 async def test_of_an_episode_that_two_servers_left_the_later_change_counts(tmp_path: Path) -> None:
     clock = Clock()
-    one, other, begun = (MemoryEpisodeStore(max_bytes=10**6, ttl_s=10, clock=clock) for _ in range(3))
+    one, other, begun = stores(clock, 3)
+    for store in (one, other):
+        store.take_up(tmp_path)
     await keep(one, "a")
     clock.now_s += 1
-    await other.update("a", lambda _: EpisodeChange(Episode(id="a", steps=3)))
+    await other.update("a", lambda _: step("a", 3))
     for store in (other, one):
-        store.leave(tmp_path)
+        store.close()
     begun.take_up(tmp_path)
     assert await begun.get("a") == await other.get("a")
     assert begun.nbytes == other.nbytes
 
 
-async def test_what_an_earlier_version_left_is_told_and_ends_no_start(tmp_path: Path) -> None:
-    (tmp_path / "x.open").write_text('{"place": "a"}\n')
-    store = MemoryEpisodeStore(max_bytes=10**6, ttl_s=10)
+async def test_an_episode_that_is_recorded_or_dropped_leaves_no_text(tmp_path: Path) -> None:
+    store = MemoryEpisodeStore(max_bytes=1_000, ttl_s=10)
+    store.take_up(tmp_path)
+    for place in ("recorded", "dropped"):
+        await store.update(place, partial(_changed, step(place, 1)))
+    await store.update("recorded", lambda known: EpisodeChange(known.written() if known else Episode(id="")))
+    await keep(store, *map(str, range(100)))
+    store.close()
+    [path] = tmp_path.glob("*.open")
+    assert b"\\n0" not in (left := path.read_bytes())
+    assert b'"id":"99"' in left
+
+
+async def test_what_cannot_be_read_is_told_and_ends_no_start(tmp_path: Path) -> None:
+    clock = Clock()
+    (tmp_path / "x.open").write_text("no database")
+    stopped, begun = stores(clock, 2)
     with capture_logs() as logs:
-        store.take_up(tmp_path)
+        stopped.take_up(tmp_path)
+    assert [log["event"] for log in logs] == ["episodes_not_taken_up"]
+    await keep(stopped, "a")
+    stopped.close()
+    [path] = tmp_path.glob("*.open")
+    with closing(sqlite3.connect(path)) as file, file:
+        file.execute("UPDATE episodes SET state = '{}'")  # of another version
+    with capture_logs() as logs:
+        assert begun.take_up(tmp_path) == []
     assert [log["event"] for log in logs] == ["episode_not_taken_up"]
-    assert store.nbytes == 0
