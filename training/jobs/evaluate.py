@@ -56,7 +56,6 @@ from qguide.training.rollouts.hosted import HostedPolicy, is_hosted
 from qguide.training.rollouts.judges import usage_of
 from qguide.training.rollouts.models import (
     EMBEDDED,
-    build_scorer,
     fitted_prior_of,
     licence_warning,
     sha256_of_policy,
@@ -212,9 +211,9 @@ def run_evaluate(
         if policy is None:
             policy = rollouts.build_policy(config.policy)
         if verifier is None and config.verifier:
-            verifier = build_scorer(config.verifier, config.inference)
+            verifier = rollouts.build_scorer(config.verifier)
         if guided:
-            scorer = build_scorer(config.qnet, config.inference)
+            scorer = rollouts.build_scorer(config.qnet)
         shown = console or Console()
         if hashes["qnet_sha256"] and (warning := licence_warning(config.qnet)):
             shown.print(f"warning: {warning}", markup=False, soft_wrap=True)

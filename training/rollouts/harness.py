@@ -45,9 +45,16 @@ from qguide.training.rollouts.hosted import (
     is_hosted,
     require_upstream,
 )
-from qguide.training.rollouts.models import EXPERT, INFERENCE_MAY_CHANGE, Inference, build_policy
+from qguide.training.rollouts.models import (
+    EXPERT,
+    INFERENCE_MAY_CHANGE,
+    Inference,
+    build_policy,
+    build_scorer,
+    name_of_weights,
+)
 from qguide.training.rollouts.policies import HostedPolicies, JobPolicy
-from qguide.training.rollouts.remote_policy import RemotePolicy
+from qguide.training.rollouts.remote_models import RemotePolicy, RemoteScorer
 from qguide.training.rollouts.rollout import RolloutTask, prompted
 from qguide.training.rollouts.usage import Usage
 from qguide.training.trajectory import ChatFormat
@@ -260,9 +267,16 @@ class Rollouts:
                 f"policy is {name!r}, which writes text, and the actions of {environment.name} are "
                 "tool calls; name a hosted policy, such as upstream:NAME"
             )
-        if config.workers.policies == "actors" and name != EXPERT:
+        if config.workers.policy_actors and name != EXPERT:
             return RemotePolicy(name, config.inference, config.environment, config.workers)
         return build_policy(name, config.inference, config.environment)
+
+    def build_scorer(self, name: str) -> Scorer:
+        """Build the Q model of that name."""
+        config = self.config
+        if config.workers.q_actors and name_of_weights(name):
+            return RemoteScorer(name, config.inference, config.environment, config.workers)
+        return build_scorer(name, config.inference)
 
     def _choose_branching(self) -> BranchingChoice:
         """The choice of the run's first start, which its metrics keep, or a new one."""

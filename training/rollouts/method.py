@@ -21,7 +21,7 @@ from rich.console import Console
 from qguide.qnet.types import BatchPolicy, Scorer
 from qguide.training.rollouts.harness import PlayableTask, RolloutConfig, Rollouts, open_rollouts
 from qguide.training.rollouts.hosted import HostedPolicy
-from qguide.training.rollouts.models import build_scorer, sha256_of_policy, sha256_of_q_model
+from qguide.training.rollouts.models import sha256_of_policy, sha256_of_q_model
 from qguide.training.rollouts.policies import JobPolicy, with_rollouts
 from qguide.training.rollouts.rollout import RolloutTask, Timings, TimingsRequest
 
@@ -204,7 +204,7 @@ def _build(config: PlayConfig, run: Rollouts, given: Models, *, as_agent: bool) 
     return Models(
         policy=given.policy or policy(0),
         rollouts=given.rollouts or policy(1),
-        q_model=given.q_model or (build_scorer(q_name, config.inference) if q_name else None),
+        q_model=given.q_model or (run.build_scorer(q_name) if q_name else None),
     )
 
 

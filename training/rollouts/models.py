@@ -224,9 +224,8 @@ def sha256_of_q_model(name: str, inference: Inference) -> str:
     _, name = split_rules(name)
     if name.startswith(JUDGE):
         return prompt_sha256(name, inference.judges)
-    if not name or name.startswith(CLASSIFY):
-        return ""
-    return weights_sha256(model_folder(name, "qnet"))
+    behind = name_of_weights(name)
+    return weights_sha256(model_folder(behind, "qnet")) if behind else ""
 
 
 def fitted_prior_of(name: str) -> PriorSection | None:
@@ -245,10 +244,14 @@ def licence_warning(name: str) -> str:
 
 
 def _manifest_of(name: str) -> Manifest | None:
-    _, name = split_rules(name)
-    if not name or name.startswith((JUDGE, CLASSIFY)):
-        return None
-    return read_manifest(model_folder(name, "qnet"))
+    behind = name_of_weights(name)
+    return read_manifest(model_folder(behind, "qnet")) if behind else None
+
+
+def name_of_weights(q_model: str) -> str:
+    """Name of the Q model behind the rules of a name; "" if it has no weights here."""
+    _, name = split_rules(q_model)
+    return "" if name.startswith((JUDGE, CLASSIFY)) else name
 
 
 def weights_sha256(folder: Path) -> str:

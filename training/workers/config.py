@@ -22,10 +22,13 @@ class Workers(JobOptions):
             machine for the length of the job.
         cpus: CPUs that a Ray actor reserves.
         timeout_s: longest wait for one step, after which a worker is killed and replaced.
-        policies: "inline" draws from a local policy in the job's own process, "actors" in a Ray
-            actor for each policy. Hosted policies and the expert are not concerned.
-        policy_gpus: GPUs that the actor of a policy reserves; a part of one is possible. The device
-            is `inference.device`, "cuda" for the one that it gets.
+        policy_actors: Ray actors that draw from each local policy of the job; 0 draws in the job's own
+            process. Hosted policies and the expert are not concerned.
+        policy_gpus: GPUs that each of them reserves; a part of one is possible. The device is
+            `inference.device`, "cuda" for the one that it gets.
+        q_actors: Ray actors that hold each Q model whose weights are here; 0 scores in the job's own
+            process.
+        q_gpus: GPUs that each of them reserves.
     """
 
     executor: Literal["inline", "processes", "ray"] = "inline"
@@ -33,8 +36,10 @@ class Workers(JobOptions):
     address: str = THIS_MACHINE
     cpus: float = Field(default=1.0, ge=0)
     timeout_s: float = Field(default=600.0, gt=0)
-    policies: Literal["inline", "actors"] = "inline"
+    policy_actors: int = Field(default=0, ge=0)
     policy_gpus: float = Field(default=1.0, ge=0)
+    q_actors: int = Field(default=0, ge=0)
+    q_gpus: float = Field(default=1.0, ge=0)
 
     @model_validator(mode="after")
     def _what_is_rays_needs_ray(self) -> Self:
@@ -43,9 +48,13 @@ class Workers(JobOptions):
                 f"address is {self.address!r} and executor {self.executor!r}; only Ray has an "
                 "address, so set executor to 'ray' or leave it out"
             )
-        if self.policies == "actors" and self.executor != "ray":
+        if (self.policy_actors or self.q_actors) and self.executor != "ray":
             raise ValueError(
-                f"policies is 'actors' and executor {self.executor!r}; actors are Ray's, so set "
-                "executor to 'ray' or policies to 'inline'"
+                f"policy_actors is {self.policy_actors}, q_actors {self.q_actors} and executor {self.executor!r}; "
+                "actors are Ray's, so set executor to 'ray' or both to 0"
             )
         return self
+
+    def actors_of(self, kind: Literal["policy", "q"]) -> tuple[int, float]:
+        """Number of actors of each local policy or Q model, and the GPUs that each of them reserves."""
+        return (self.q_actors, self.q_gpus) if kind == "q" else (self.policy_actors, self.policy_gpus)

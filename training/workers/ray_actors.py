@@ -98,6 +98,8 @@ class RayExecutor:
         """Connect to the cluster, or start one on this machine."""
         try:
             os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+            # Ray's own choice, 15, lets every other program of the machine go first.
+            os.environ.setdefault("RAY_worker_niceness", "0")
             import ray
         except ImportError as error:
             raise ConfigError(

@@ -18,7 +18,7 @@ from pydantic import ValidationError
 from rich.console import Console
 
 from qguide.qnet.errors import CheckpointError, ConfigError, EnvironmentFailureError, HistoryTooLongError
-from qguide.qnet.types import Message, SampleRequest, Sampling, ToolCall
+from qguide.qnet.types import Message, SampleRequest, Sampling, ScoreRequest, ToolCall
 from qguide.training.environment import SnapshotEnvironment, ToolEnvironment
 from qguide.training.environments.corridor import Corridor, CorridorConfig
 from qguide.training.environments.intercode_sql.bundle import InterCodeSqlToolsConfig, build_suite
@@ -29,8 +29,8 @@ from qguide.training.jobs.evaluate import EvaluateConfig, run_evaluate
 from qguide.training.jobs.explore import run_explore
 from qguide.training.jobs.groups import GroupsConfig, run_groups
 from qguide.training.processes.messages import WorkerLostError
-from qguide.training.rollouts.models import EMBEDDED, Inference
-from qguide.training.rollouts.remote_policy import RemotePolicy
+from qguide.training.rollouts.models import EMBEDDED, Inference, build_scorer
+from qguide.training.rollouts.remote_models import RemotePolicy, RemoteScorer
 from qguide.training.workers.config import Workers
 from qguide.training.workers.suite import move_to_workers
 from tests.support.worker_jobs import HERE, POLICY, SUPPORT, explore, killing, lines, run, worker_processes
@@ -42,8 +42,7 @@ TREES = 300
 @pytest.fixture(scope="module")
 def ray_cluster() -> Iterator[None]:
     """A Ray of two CPUs, whose object store is small and is not relieved to disk."""
-    os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
-    os.environ["RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO"] = "0"
+    os.environ.update(RAY_USAGE_STATS_ENABLED="0", RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO="0", RAY_worker_niceness="0")
     ray = pytest.importorskip("ray", reason="the extra ray is not installed")
     failure = ""
     try:
@@ -140,9 +139,13 @@ def _evaluate(output: Path, workers: Workers, common: dict[str, Any]) -> list[st
         {"output": output, "workers": workers, "methods": ["greedy", "sample"], "max_steps": 12, **common}
     )
     run_evaluate(config, policy=POLICY, console=Console(file=StringIO()))
+    return _untimed(output)
+
+
+def _untimed(output: Path) -> list[str]:
+    """Episodes without their times."""
     rows = [json.loads(line) for line in lines(output, "episodes.jsonl")]
-    untimed = [{k: v for k, v in row.items() if not k.endswith("_s")} for row in rows]
-    return [json.dumps(row) for row in untimed]
+    return [json.dumps({k: v for k, v in row.items() if not k.endswith("_s")}) for row in rows]
 
 
 def test_a_full_object_store_loses_nothing(tmp_path: Path, ray_cluster: None) -> None:
@@ -265,32 +268,71 @@ def test_a_worker_that_cannot_build_the_suite_says_why(tmp_path: Path, executor:
         move_to_workers(good, environment_config(values), workers, replays=True)
 
 
+def models_in_actors(count: int = 2, **changes: Any) -> Workers:
+    return Workers(
+        executor="ray", count=1, cpus=0, policy_gpus=0, q_gpus=0, policy_actors=count, q_actors=count
+    ).model_copy(update=changes)
+
+
 def remote_policy(name: str = EMBEDDED, **changes: Any) -> RemotePolicy:
-    workers = Workers(executor="ray", policies="actors", **{"policy_gpus": 0} | changes)
-    return RemotePolicy(name, Inference(threads=1), CorridorConfig(count=1), workers)
+    return RemotePolicy(name, Inference(threads=1), CorridorConfig(count=1), models_in_actors(**changes))
 
 
-def test_trees_of_a_policy_in_an_actor_are_those_of_one_here(tmp_path: Path, ray_cluster: None) -> None:
-    corridors = CorridorConfig(count=3)
-    actors = Workers(executor="ray", count=1, cpus=0, policies="actors", policy_gpus=0)
+def test_trees_of_policies_in_actors_are_those_of_one_here(tmp_path: Path, ray_cluster: None) -> None:
     rows = []
-    for workers in (HERE, actors):
-        config = explore(tmp_path / workers.policies, environment=corridors, workers=workers)
-        # One tree at a time, because batches are put together as episodes come to need them.
-        config = config.model_copy(update={"parallel": 1, "inference": Inference(threads=1)})
+    for parallel, workers in ((1, HERE), (2, models_in_actors(2))):
+        config = explore(tmp_path / f"{parallel}", environment=CorridorConfig(count=4), workers=workers)
+        # One tree at a time on each, because batches are put together as episodes come to need them.
+        config = config.model_copy(update={"parallel": parallel, "inference": Inference(threads=1)})
         run_explore(config, console=Console(file=StringIO()))
         rows.append(lines(config.output))
-    assert len(rows[0]) == 3
+    assert len(rows[0]) == 4
     assert rows[0] == rows[1]
 
 
-def test_a_policy_whose_actor_is_killed_draws_the_same_in_a_new_one(ray_cluster: None) -> None:
+def test_episodes_guided_by_a_q_model_in_actors_are_those_of_one_here(tmp_path: Path, ray_cluster: None) -> None:
+    def played(parallel: int, workers: Workers) -> list[dict[str, Any]]:
+        config = EvaluateConfig.model_validate(
+            {
+                "output": tmp_path / f"{parallel}",
+                "environment": CorridorConfig(count=4),
+                "workers": workers,
+                "parallel": parallel,
+                "inference": Inference(threads=1),
+                "methods": ["q-guided"],
+                "seeds": [0],
+                "max_steps": 6,
+            }
+        )
+        run_evaluate(config, policy=POLICY, console=Console(file=StringIO()))
+        # What several tasks begin with is read once by each actor.
+        return [{**json.loads(row), "scored_tokens": None} for row in _untimed(config.output)]
+
+    alone = played(1, HERE)
+    assert len(alone) == 4
+    assert played(2, models_in_actors(2, policy_actors=0)) == alone
+    with pytest.raises(ConfigError, match=r"q_actors is 3 with workers\.q_gpus 1 each, .* has 0 GPUs"):
+        played(3, models_in_actors(3, q_gpus=1))
+
+
+def test_a_history_goes_on_at_the_actor_that_has_its_beginning(ray_cluster: None) -> None:
+    scorer = RemoteScorer(EMBEDDED, Inference(threads=1), CorridorConfig(count=1), models_in_actors(2))
+    here = build_scorer(EMBEDDED, Inference(threads=1))
+    first = [(Message("user", f"You are in room {number}."),) for number in range(4)]
+    later = [(*one, Message("assistant", "Action: look"), Message("user", "A door.")) for one in first]
+    for histories in (first, later[:1] + later[2:], later):
+        requests = [ScoreRequest(history, (Message("assistant", "Action: go left"),)) for history in histories]
+        (*q_values,) = (result.q_values[0] for result in scorer.score(requests))
+        assert q_values == pytest.approx([result.q_values[0] for result in here.score(requests)], abs=1e-4)
+
+
+def test_a_policy_whose_actors_are_killed_draws_the_same_in_new_ones(ray_cluster: None) -> None:
     policy = remote_policy()
     history = (Message("user", "You are in the middle of a room."),)
     requests = [SampleRequest(history, 3, Sampling(seed=seed)) for seed in range(2)]
     drawn = policy.sample_batch(requests)
     assert [len(candidates) for candidates in drawn] == [3, 3]
-    victims = worker_processes("PolicyActor")
+    victims = worker_processes("ModelActor")
     assert victims
     for victim in victims:
         with suppress(psutil.NoSuchProcess):  # an earlier test's, which Ray has ended
@@ -301,25 +343,26 @@ def test_a_policy_whose_actor_is_killed_draws_the_same_in_a_new_one(ray_cluster:
 
 
 def test_errors_of_a_policy_in_an_actor_keep_their_class(ray_cluster: None) -> None:
-    policy = remote_policy()
+    policy = remote_policy(policy_actors=1)
     with pytest.raises(HistoryTooLongError):
         policy.sample_batch([SampleRequest((Message("user", "go " * 50_000),), 1)])
     with pytest.raises(CheckpointError):
         remote_policy(SUPPORT)
-    with pytest.raises(ConfigError, match="the Ray cluster has 0 GPUs"):
+    with pytest.raises(ConfigError, match=r"policy_actors is 2 with workers.policy_gpus 1 each, .* has 0 GPUs"):
         remote_policy(policy_gpus=1)
 
 
 def test_a_policy_without_a_free_gpu_says_so(ray_cluster: None, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("ray.cluster_resources", lambda: {"GPU": 1.0})  # which another one holds
-    monkeypatch.setattr("qguide.training.rollouts.remote_policy.START_S", 2.0)
-    with pytest.raises(ConfigError, match=r"did not start within 2 s: workers.policy_gpus is 1"):
-        remote_policy(policy_gpus=1)
+    monkeypatch.setattr("qguide.training.rollouts.remote_models.START_S", 2.0)
+    with pytest.raises(ConfigError, match=r"'embedded' did not start within 2 s: it reserves 1 GPUs"):
+        remote_policy(policy_gpus=1, policy_actors=1)
 
 
-def test_actors_of_policies_are_rays() -> None:
+@pytest.mark.parametrize("actors", ["policy_actors", "q_actors"])
+def test_actors_of_models_are_rays(actors: str) -> None:
     with pytest.raises(ValidationError, match="actors are Ray's"):
-        Workers(executor="processes", policies="actors")
+        Workers.model_validate({"executor": "processes", actors: 1})
 
 
 def test_only_ray_has_an_address() -> None:
