@@ -108,6 +108,7 @@ _PARTICULAR: Final[dict[str, dict[str, Any]]] = {
         "moe_topk": 2,
     },
     "minicpm3": _LATENT,
+    "sarvam_mla": _LATENT | _ROUTED,
     "qwen2_moe": {"shared_expert_intermediate_size": 16},
     "youtu": _LATENT,
     "bamba": {"attn_layer_indices": [1], **_MAMBA2},
