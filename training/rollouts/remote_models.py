@@ -135,7 +135,7 @@ class _Actors:
             self.name: str
             self.name, *_ = threads.map(lambda one: one.ask("get", "name"), self._actors)
 
-    def _call(self, method: str, requests: Sequence[SampleRequest] | Sequence[ScoreRequest]) -> list[Any]:
+    def _call(self, method: str, requests: Sequence[SampleRequest | ScoreRequest]) -> list[Any]:
         """Answers to the requests, in order."""
         parts: dict[int, list[int]] = {}
         for number, request in enumerate(requests):
