@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
-from qguide.qnet.dialects.shapes import Json, pieces_of
+from qguide.qnet.dialects.shapes import Json, PiecedTexts, pieces_of
 
 _CALLS: Final = "tool_calls"
 _OF_CHUNKS: Final = ("choices", "object")
@@ -71,6 +71,7 @@ def assembled_completion(chunks: Sequence[Mapping[str, Any]]) -> Json | None:
     """
     answer: Json = {"object": "chat.completion"}
     choices: dict[int, Json] = {}
+    texts = PiecedTexts()
     for chunk in chunks:
         # Of any other field the last chunk that has one is right.
         answer |= {k: v for k, v in chunk.items() if k not in _OF_CHUNKS and v is not None}
@@ -78,38 +79,39 @@ def assembled_completion(chunks: Sequence[Mapping[str, Any]]) -> Json | None:
             index = piece.get("index")
             if isinstance(index, int):
                 empty = {"index": index, "message": {"role": "assistant", "content": None}}
-                _extend(choices.setdefault(index, empty), piece)
+                _extend(choices.setdefault(index, empty), piece, texts)
+    texts.join()
     ended = all(choice.get("finish_reason") for choice in choices.values())
     if not choices or not (ended or (chunks and chunks[-1] == {})):
         return None
     return answer | {"choices": [choices[index] for index in sorted(choices)]}
 
 
-def _extend(choice: Json, piece: Mapping[str, Any]) -> None:
+def _extend(choice: Json, piece: Mapping[str, Any], texts: PiecedTexts) -> None:
     for name, value in piece.items():
         if name == "delta" and isinstance(value, dict):
-            _extend_message(choice["message"], value)
+            _extend_message(choice["message"], value, texts)
         elif name == "logprobs" and isinstance(value, dict):
             _extend_tokens(choice.setdefault(name, {}), value)
         elif name != "index" and value is not None:
             choice[name] = value
 
 
-def _extend_message(message: Json, delta: Mapping[str, Any]) -> None:
+def _extend_message(message: Json, delta: Mapping[str, Any], texts: PiecedTexts) -> None:
     for name, value in delta.items():
         if name == _CALLS:
-            _extend_calls(message.setdefault(name, []), _rows(value))
+            _extend_calls(message.setdefault(name, []), _rows(value), texts)
         elif name == "function_call" and isinstance(value, dict):
-            _extend_function(message.setdefault(name, {}), value)
+            _extend_function(message.setdefault(name, {}), value, texts)
         elif isinstance(value, str) and name != "role":
-            message[name] = (message.get(name) or "") + value
+            texts.add(message, name, value)
         elif isinstance(value, list) and isinstance(message.get(name), list):
             message[name] += value
         elif value is not None:
             message[name] = value
 
 
-def _extend_calls(calls: list[Json], pieces: Sequence[Mapping[str, Any]]) -> None:
+def _extend_calls(calls: list[Json], pieces: Sequence[Mapping[str, Any]], texts: PiecedTexts) -> None:
     for piece in pieces:
         index = piece.get("index", len(calls))
         if index == len(calls):
@@ -122,22 +124,24 @@ def _extend_calls(calls: list[Json], pieces: Sequence[Mapping[str, Any]]) -> Non
                 call[name] = value
         for name in ("function", "custom"):
             if isinstance(value := piece.get(name), dict):
-                _extend_function(call.setdefault(name, {}), value)
+                _extend_function(call.setdefault(name, {}), value, texts)
 
 
-def _extend_function(function: Json, piece: Mapping[str, Any]) -> None:
+def _extend_function(function: Json, piece: Mapping[str, Any], texts: PiecedTexts) -> None:
     """A name comes whole, and from some upstreams again and again; arguments come in pieces."""
     if isinstance(name := piece.get("name"), str) and name:
         function["name"] = name
     for field in ("arguments", "input"):
         if isinstance(value := piece.get(field), str):
-            function[field] = function.get(field, "") + value
+            texts.add(function, field, value)
 
 
 def _extend_tokens(logprobs: Json, piece: Mapping[str, Any]) -> None:
     for name, rows in piece.items():
         if isinstance(rows, list):
-            logprobs[name] = (logprobs.get(name) or []) + rows
+            known = logprobs.get(name)
+            logprobs[name] = known = known if isinstance(known, list) else []
+            known += rows
         else:
             logprobs.setdefault(name, rows)
 

@@ -11,7 +11,17 @@ from pydantic.alias_generators import to_camel
 from qguide.qnet.dialects.gemini_requests import EXTRA
 from qguide.qnet.dialects.messages_answers import read_call
 from qguide.qnet.dialects.messages_requests import SIGNATURE, arguments_of
-from qguide.qnet.dialects.shapes import THOUGHTS, Count, Json, Said, calls_in, pieces_of, read_as, thoughts_in
+from qguide.qnet.dialects.shapes import (
+    THOUGHTS,
+    Count,
+    Json,
+    PiecedTexts,
+    Said,
+    calls_in,
+    pieces_of,
+    read_as,
+    thoughts_in,
+)
 
 _FILTERED: Final = frozenset(
     ("SAFETY", "RECITATION", "LANGUAGE", "BLOCKLIST", "PROHIBITED_CONTENT", "SPII", "IMAGE_SAFETY")
@@ -219,13 +229,15 @@ def assembled_content(events: Sequence[Mapping[str, Any]]) -> Json | None:
     """The answer that a stream's pieces add up to; None if it broke off before the candidates' end."""
     whole: Json = {}
     candidates: dict[int, Json] = {}
+    texts = PiecedTexts()
     for event in events:
         whole |= {name: value for name, value in event.items() if value is not None}
         given = event.get("candidates")
         for candidate in given if isinstance(given, list) else ():
             if isinstance(candidate, dict):
                 index = candidate.get("index")
-                _extend(candidates.setdefault(index if isinstance(index, int) else 0, {"parts": []}), candidate)
+                _extend(candidates.setdefault(index if isinstance(index, int) else 0, {"parts": []}), candidate, texts)
+    texts.join()
     blocked = isinstance(feedback := whole.get("promptFeedback"), dict) and feedback.get("blockReason")
     if not (candidates or blocked) or not all(one.get("finishReason") for one in candidates.values()):
         return None
@@ -236,7 +248,7 @@ def assembled_content(events: Sequence[Mapping[str, Any]]) -> Json | None:
     return whole | {"candidates": said}
 
 
-def _extend(candidate: Json, piece: Mapping[str, Any]) -> None:
+def _extend(candidate: Json, piece: Mapping[str, Any], texts: PiecedTexts) -> None:
     """Add a piece: its text goes on with the last part's if both are thoughts or neither is."""
     content = piece.get("content")
     candidate |= {name: value for name, value in piece.items() if name not in ("content", "parts")}
@@ -244,9 +256,10 @@ def _extend(candidate: Json, piece: Mapping[str, Any]) -> None:
     for part in parts if isinstance(parts, list) else ():
         last = candidate["parts"][-1] if candidate["parts"] else {}
         if _is_text(part) and _is_text(last) and bool(part.get("thought")) == bool(last.get("thought")):
-            candidate["parts"][-1] = last | part | {"text": last["text"] + part["text"]}
+            last |= {name: value for name, value in part.items() if name != "text"}
+            texts.add(last, "text", part["text"])
         elif isinstance(part, dict):
-            candidate["parts"].append(part)
+            candidate["parts"].append(dict(part))
 
 
 def _is_text(part: object) -> bool:

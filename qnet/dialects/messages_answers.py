@@ -15,6 +15,7 @@ from qguide.qnet.dialects.shapes import (
     Count,
     IgnoringExtras,
     Json,
+    PiecedTexts,
     Said,
     calls_in,
     chat_name,
@@ -281,7 +282,8 @@ def assembled_message(events: Sequence[Mapping[str, Any]]) -> Json | None:
     """The message; None if its last event did not come."""
     message: Json | None = None
     blocks: dict[int, Json] = {}
-    inputs: dict[int, str] = {}
+    inputs: dict[int, Json] = {}
+    texts = PiecedTexts()
     ended = False
     for event in events:
         index = event.get("index")
@@ -293,28 +295,31 @@ def assembled_message(events: Sequence[Mapping[str, Any]]) -> Json | None:
             case "content_block_delta" if isinstance(index, int) and index in blocks:
                 delta = event.get("delta")
                 if isinstance(delta, dict):
-                    _extend(blocks[index], delta, inputs, index)
+                    _extend(blocks[index], delta, inputs, index, texts)
             case "message_delta" if message is not None:
                 _end(message, event)
             case "message_stop":
                 ended = True
     if message is None or not ended:
         return None
+    texts.join()
     for index, written in inputs.items():
-        blocks[index]["input"] = _input(written)
+        blocks[index]["input"] = _input(written["json"])
     return message | {"content": [blocks[index] for index in sorted(blocks)]}
 
 
-def _extend(block: Json, delta: Mapping[str, Any], inputs: dict[int, str], index: int) -> None:
+def _extend(block: Json, delta: Mapping[str, Any], inputs: dict[int, Json], index: int, texts: PiecedTexts) -> None:
     kind = delta.get("type")
     for name in _TEXTS:
         if kind == f"{name}_delta" and isinstance(piece := delta.get(name), str):
-            block[name] = (block.get(name) or "") + piece
+            texts.add(block, name, piece)
     if kind == "input_json_delta" and isinstance(piece := delta.get("partial_json"), str):
-        inputs[index] = inputs.get(index, "") + piece
+        texts.add(inputs.setdefault(index, {}), "json", piece)
     if kind in _LISTS and _LISTS[kind][0] in delta:
         one, many = _LISTS[kind]
-        block[many] = [*(block.get(many) or ()), delta[one]]
+        known = block.get(many)
+        block[many] = known = known if isinstance(known, list) else []
+        known.append(delta[one])
 
 
 def _end(message: Json, event: Mapping[str, Any]) -> None:

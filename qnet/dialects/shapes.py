@@ -54,6 +54,26 @@ _LIMITS: Final = frozenset(
 _NEUTRAL: tuple[object, ...] = (False, 0, "", [], {})
 
 
+class PiecedTexts:
+    """Texts of a stream, put together at its end: a sum for each piece would copy all that came before."""
+
+    def __init__(self) -> None:
+        self._pieces: dict[tuple[int, str], tuple[Json, list[str]]] = {}
+
+    def add(self, fields: Json, name: str, piece: str) -> None:
+        """Go on with the text of a field, which is whole after `join`."""
+        begun = fields.get(name)
+        _, pieces = self._pieces.setdefault((id(fields), name), (fields, [begun if isinstance(begun, str) else ""]))
+        pieces.append(piece)
+        fields[name] = ""
+
+    def join(self) -> None:
+        """Set the fields to their texts."""
+        for (_, name), (fields, pieces) in self._pieces.items():
+            if fields[name] == "":  # else something that is no text has replaced it
+                fields[name] = "".join(pieces)
+
+
 class IgnoringExtras(BaseModel, frozen=True):
     """A part of an answer; fields that it does not name are ignored."""
 

@@ -29,7 +29,6 @@ _SUFFIX: Final = ".open"
 _SET_UP: Final = """
 PRAGMA locking_mode = EXCLUSIVE;
 PRAGMA journal_mode = WAL;
-PRAGMA journal_size_limit = 0;
 PRAGMA synchronous = OFF;
 PRAGMA secure_delete = ON;
 CREATE TABLE IF NOT EXISTS episodes (place TEXT PRIMARY KEY, at REAL, state BLOB);

@@ -123,6 +123,8 @@ async def test_what_a_living_server_has_is_left_to_it(tmp_path: Path) -> None:
     living.close()
     assert [(place, episode.steps) for place, episode in later.take_up(tmp_path)] == [("a", 2)]
     assert await later.records("a") == await living.records("a")
+    for store in (begun, later):
+        store.close()
 
 
 async def test_of_an_episode_that_two_servers_left_the_later_change_counts(tmp_path: Path) -> None:
@@ -138,6 +140,7 @@ async def test_of_an_episode_that_two_servers_left_the_later_change_counts(tmp_p
     begun.take_up(tmp_path)
     assert await begun.get("a") == await other.get("a")
     assert begun.nbytes == other.nbytes
+    begun.close()
 
 
 async def test_an_episode_that_is_recorded_or_dropped_leaves_no_text(tmp_path: Path) -> None:
@@ -168,3 +171,4 @@ async def test_what_cannot_be_read_is_told_and_ends_no_start(tmp_path: Path) -> 
     with capture_logs() as logs:
         assert begun.take_up(tmp_path) == []
     assert [log["event"] for log in logs] == ["episode_not_taken_up"]
+    begun.close()
