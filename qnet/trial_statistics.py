@@ -35,6 +35,10 @@ _LATEST: Final = 50
 _LIKE: Final = 5
 """Episodes that the mean of all counts for beside those of a task."""
 _TASKS_DIFFER: Final = 1.0
+_MOST_GAIN: Final = 3.0
+_MOST_OF_TASK: Final = 20
+"""Episodes of a task by which the next is guessed, and a gain that some tens of bad guesses lose:
+once tasks have changed, what they were is soon forgotten."""
 _MOST_TASKS: Final = 5_000
 _VALUES: Final = tuple(-1 + 2 * i / _GRID for i in range(_GRID + 1))
 
@@ -87,7 +91,8 @@ class TaskMeans:
 
     Attributes:
         tasks: number and sum of outcomes of each, the latest last.
-        gain: by how much the squared errors of guesses were less than those of the mean of all.
+        gain: by how much the squared errors of guesses were less than those of the mean of all, up
+            to a bound.
     """
 
     count: int = 0
@@ -102,8 +107,11 @@ class TaskMeans:
     def add(self, task: str, outcome: float) -> None:
         """Count the outcome, in [0, 1], of an episode."""
         if task in self.tasks:
-            self.gain += (outcome - self._mean) ** 2 - (outcome - self._by_task(task)) ** 2
+            gained = (outcome - self._mean) ** 2 - (outcome - self._by_task(task)) ** 2
+            self.gain = min(self.gain + gained, _MOST_GAIN)
         count, total = self.tasks.pop(task, (0, 0.0))
+        if count == _MOST_OF_TASK:
+            count, total = count - 1, total - total / count
         self.tasks[task] = count + 1, total + outcome
         self.count += 1
         self.total += outcome

@@ -159,6 +159,22 @@ def test_tasks_are_forgotten_the_oldest_first() -> None:
     assert "0" not in found.tasks
 
 
+def test_what_tasks_were_is_soon_forgotten() -> None:
+    found = TaskMeans()
+
+    def played(outcomes: dict[str, float], times: int) -> float | None:
+        for _ in range(times):
+            for task, outcome in outcomes.items():
+                found.add(task, outcome)
+        return found.guess("first")
+
+    assert (played({"first": 1.0, "second": 0.0}, 300) or 0.0) > 0.8
+    assert played({"first": 0.0, "second": 1.0}, 5) is None
+    again = played({"first": 0.0, "second": 1.0}, 60)
+    assert again is not None
+    assert again < 0.2
+
+
 def test_guesses_by_task_make_a_trial_shorter_and_leave_it_valid() -> None:
     """Half of the tasks always fail; the rest are .9 against .5, or alike."""
 
