@@ -15,9 +15,10 @@ from itertools import accumulate, chain
 from threading import Lock
 from typing import Any
 
+from cachetools import LRUCache
+
 from qguide.qnet.device.device_thread import DEFAULT_MAX_BATCH, BatchRun, DeviceThread, DeviceWorker, Ending
 from qguide.qnet.errors import QGuideError
-from qguide.qnet.lru_cache import LRUCache
 from qguide.qnet.sliced_scorer import CachingScorer
 from qguide.qnet.types import Message, ScoreRequest, ScoreResult, Slices
 from qguide.qnet.usage import TokenUsage
@@ -188,7 +189,8 @@ class UncachedTokenEstimator:
     """
 
     def __init__(self) -> None:
-        self._known = LRUCache[int, bool](size=_REMEMBERED)
+        self._known: LRUCache[int, bool] = LRUCache(_REMEMBERED)
+        self._lock = Lock()
 
     def new_tokens(self, request: ScoreRequest) -> int:
         """About how many tokens the scorer would have to compute for it now, at least 1."""
@@ -196,10 +198,11 @@ class UncachedTokenEstimator:
         characters = sum(len(message.text) for message in chain(request.candidates, answers))
         ends = list(_ends(request))
         # From the newest message back to the longest beginning that was scored.
-        for message, end in zip(reversed(request.history), reversed(ends), strict=False):
-            if self._known.get(end):
-                break
-            characters += len(message.text)
+        with self._lock:  # also for reading, which makes an entry the latest used
+            for message, end in zip(reversed(request.history), reversed(ends), strict=False):
+                if self._known.get(end):
+                    break
+                characters += len(message.text)
         # At least 1, because `DeviceWorker` takes a cost of 0 for one that is not known.
         return 1 + characters // CHARACTERS_PER_TOKEN
 
@@ -207,8 +210,9 @@ class UncachedTokenEstimator:
         """Note that these were scored; the next history may continue with any candidate."""
         for request in requests:
             *_, end = _ends(request)
-            for known in (end, *(_after(end, candidate) for candidate in request.candidates)):
-                self._known.put(known, True, size=1)
+            with self._lock:
+                for known in (end, *(_after(end, candidate) for candidate in request.candidates)):
+                    self._known[known] = True
 
 
 def _ends(request: ScoreRequest) -> Iterator[int]:

@@ -19,8 +19,7 @@ from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
 from qguide.qnet.engine.fused_attention import Session, attend_sessions, sessions
 from qguide.qnet.engine.kernels import Scoring, dense_attention, plain_attention, tiled_attention, upload
-from qguide.qnet.engine.kv_buffer import KVBuffer
-from qguide.qnet.engine.stacks import StackedRows
+from qguide.qnet.engine.kv_buffer import KVBuffer, StackedRows
 from qguide.qnet.engine.windows import Columns, WindowView, hide_behind, view
 
 PACKED_ATTENTION = "qguide_packed"

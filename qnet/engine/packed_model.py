@@ -27,9 +27,8 @@ from qguide.qnet.engine.attention import (
 from qguide.qnet.engine.context_length import context_length, shifting_rope
 from qguide.qnet.engine.forward_passes import LastLayerPruning, Passes, pack
 from qguide.qnet.engine.kernels import speed_up_linear_layers, upload
-from qguide.qnet.engine.kv_buffer import KVBuffer
+from qguide.qnet.engine.kv_buffer import KVBuffer, Stack, stack_alike
 from qguide.qnet.engine.prefix_cache import Entry, PrefixCache, common_prefix
-from qguide.qnet.engine.stacks import Stack, stack_alike
 from qguide.qnet.engine.windows import shortened, window_of
 from qguide.qnet.errors import CheckpointError
 from qguide.qnet.sliced_scorer import finish

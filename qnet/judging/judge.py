@@ -18,6 +18,8 @@ from hashlib import sha256
 from typing import Any, Final, Literal, Protocol
 from weakref import WeakValueDictionary
 
+from cachetools import LRUCache
+
 from qguide.qnet.decision.history_window import RequestSize
 from qguide.qnet.decision.selection import distinct
 from qguide.qnet.errors import (
@@ -33,7 +35,6 @@ from qguide.qnet.judging.answers import read_ranking, read_score, read_verdict, 
 from qguide.qnet.judging.budget import JudgeBudget
 from qguide.qnet.judging.prompt import JudgePrompt, read_prompt
 from qguide.qnet.judging.settings import JudgeSettings
-from qguide.qnet.lru_cache import LRUCache
 from qguide.qnet.types import Candidate, History, Message, Policy, Sampling, ScoreRequest, ScoreResult, Verdict
 from qguide.qnet.usage import NOTHING, TokenUsage, UpstreamCalls, total_of
 from qguide.qnet.work_context import all_of, collect_usage, current_tenant
@@ -114,7 +115,7 @@ class Judge:
         self.observe: Callable[[CallOutcome, TokenUsage], None] = lambda *_: None
         plain = settings.mode == "score" and not settings.criteria
         self._takes_logprobs = settings.logprobs and plain
-        self._known = LRUCache[str, _Answer](size=settings.cached_answers)
+        self._known: LRUCache[str, _Answer] = LRUCache(settings.cached_answers)
         self._questions: WeakValueDictionary[str, _Question] = WeakValueDictionary()
 
     @property
@@ -277,7 +278,8 @@ class Judge:
                 raise
             self.observe("answered", spent)
             answer = _Answer(values, spent, verdict)
-            self._known.put(key, answer, size=1)
+            if self._known.maxsize:  # 0 keeps none
+                self._known[key] = answer
             return answer
 
     async def _drawn(self, question: History) -> tuple[Candidate, TokenUsage]:

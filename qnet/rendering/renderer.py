@@ -20,10 +20,12 @@ import json
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import accumulate, count
-from typing import TYPE_CHECKING, Any, NamedTuple
+from threading import Lock
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+
+from cachetools import LRUCache
 
 from qguide.qnet.errors import HistoryTooLongError, MalformedHistoryError, RenderingError
-from qguide.qnet.lru_cache import LRUCache
 from qguide.qnet.rendering.chat_template import THINKING_TAGS, ChatTemplate, TemplateTraits, exchanges
 from qguide.qnet.rendering.template_probe import build_turn_texts
 from qguide.qnet.rendering.turn_texts import Observed
@@ -34,12 +36,17 @@ if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
 
+Key = TypeVar("Key")
+Value = TypeVar("Value")
+
 _START = 0
 _CACHED_CHARACTERS = 8 * 1024**2
 _OVERHEAD_CHARACTERS = 64
 """Cost of a short piece beside its text."""
 _SINGLE_TURNS = (Message("user", "one"), Message("assistant", "two"), Message("user", "three"))
 
+_Cache = LRUCache[Key, tuple[Value, int]]
+"""Values, each with its size in characters."""
 _Exchange = tuple[Message | None, tuple[Message, ...]]
 """An action and what was observed after it; the first has no action."""
 _KEEPING = frozenset({"ByteLevel", "Digits", "Metaspace", "Split"})
@@ -103,8 +110,9 @@ class Renderer:
         self._texts = build_turn_texts(self._template)
         self._forbidden = self._template.control_tokens - THINKING_TAGS
         self._longest_token = longest_token(tokenizer)
-        self._tokens = LRUCache[str, tuple[int, ...]](size=_CACHED_CHARACTERS)
-        self._known = LRUCache[tuple[int, _Exchange], tuple[_Rendered, int]](size=_CACHED_CHARACTERS)
+        self._tokens: _Cache[str, tuple[int, ...]] = _sized_cache()
+        self._known: _Cache[tuple[int, _Exchange], tuple[_Rendered, int]] = _sized_cache()
+        self._lock = Lock()  # of both: several threads tokenize
         self._places = count(_START + 1)
 
     @property
@@ -257,7 +265,7 @@ class Renderer:
         for exchange in exchanges(messages):
             reply, observed = exchange
             new = observed if reply is None else (reply, *observed)
-            known = self._known.get((place, exchange))
+            known = self._look_up(self._known, (place, exchange))
             if known is None:
                 rendered = self._render(exchange, messages[:start])
                 # Refused before it is searched, which takes longer than rendering it, and before
@@ -266,8 +274,7 @@ class Renderer:
                 for message in new:
                     self._check(message)
                 known = rendered, next(self._places) if self.traits.positional else _START + 1
-                size = rendered.characters + _OVERHEAD_CHARACTERS
-                self._known.put((place, exchange), known, size=size)
+                self._keep(self._known, (place, exchange), known, characters=rendered.characters)
             rendered, place = known
             characters += rendered.characters
             self._refuse_longer("the history", characters, most_tokens)
@@ -303,11 +310,27 @@ class Renderer:
     def _encode(self, text: str) -> tuple[int, ...]:
         if not text:
             return ()
-        cached = self._tokens.get(text)
+        cached = self._look_up(self._tokens, text)
         if cached is None:
             cached = tuple(self.tokenizer.encode(text, add_special_tokens=False))
-            self._tokens.put(text, cached, size=len(text) + _OVERHEAD_CHARACTERS)
+            self._keep(self._tokens, text, cached, characters=len(text))
         return cached
+
+    def _look_up(self, cache: "_Cache[Key, Value]", key: Key) -> Value | None:
+        with self._lock:
+            found = cache.get(key)
+        return None if found is None else found[0]
+
+    def _keep(self, cache: "_Cache[Key, Value]", key: Key, value: Value, *, characters: int) -> None:
+        size = characters + _OVERHEAD_CHARACTERS
+        if size <= _CACHED_CHARACTERS:
+            with self._lock:
+                cache[key] = value, size
+
+
+def _sized_cache() -> "LRUCache[Any, Any]":
+    """A cache of values and their sizes in characters."""
+    return LRUCache(_CACHED_CHARACTERS, getsizeof=lambda entry: entry[1])
 
 
 def longest_token(tokenizer: "PreTrainedTokenizerBase") -> int | None:

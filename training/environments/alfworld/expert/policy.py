@@ -3,7 +3,8 @@
 from collections.abc import Sequence
 from random import Random
 
-from qguide.qnet.lru_cache import LRUCache
+from cachetools import LRUCache
+
 from qguide.qnet.types import Candidate, Message, SampleRequest
 from qguide.training.environments.alfworld.expert.expert import Expert
 
@@ -28,7 +29,7 @@ class ExpertPolicy:
     name = "expert"
 
     def __init__(self) -> None:
-        self._experts = LRUCache[Texts, tuple[Expert, str]](size=MOST_EXPERTS)
+        self._experts: LRUCache[Texts, tuple[Expert, str]] = LRUCache(MOST_EXPERTS)
 
     def sample_batch(self, requests: Sequence[SampleRequest]) -> list[list[Candidate]]:
         """Candidates of each request, which depend only on its history and seed."""
@@ -53,14 +54,11 @@ class ExpertPolicy:
             known = 1
             expert = Expert(forgetful=True)
             wanted = expert.reply(texts[0])
-            self._keep(texts[:known], expert, wanted)
+            self._experts[texts[:known]] = expert, wanted
         if known < len(texts):
             expert = expert.copy()
             for reply, observation in zip(texts[known::2], texts[known + 1 :: 2], strict=True):
                 expert.follow(reply)
                 wanted = expert.reply(observation)
-            self._keep(texts, expert, wanted)
+            self._experts[texts] = expert, wanted
         return expert, wanted
-
-    def _keep(self, texts: Texts, expert: Expert, wanted: str) -> None:
-        self._experts.put(texts, (expert, wanted), size=1)
