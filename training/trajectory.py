@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from qguide.qnet.effects import ACTION_PREFIX, message_key
+from qguide.qnet.chat_messages import ACTION_PREFIX, message_key
 from qguide.qnet.errors import ConfigError
 from qguide.qnet.types import History, Message, ToolCall
 

@@ -15,8 +15,8 @@ from typing import Any, Literal
 from pydantic import Field
 
 from benchmarks.strangers.worlds import world_and_number
+from qguide.qnet.chat_messages import FunctionCall, plain_message
 from qguide.qnet.errors import EnvironmentFailureError
-from qguide.qnet.openai_messages import FunctionCall, plain_message
 from qguide.qnet.types import Candidate, History, Message, SampleRequest, Sampling, ToolCall
 from qguide.training.environment import EnvironmentBundle, EnvironmentConfig, StepResult, Task
 from qguide.training.trajectory import ChatFormat, arguments_of, tool_name

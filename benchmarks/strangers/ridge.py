@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from scipy import sparse
 from scipy.sparse.linalg import lsqr
 
-from qguide.qnet.effects import message_key
+from qguide.qnet.chat_messages import message_key
 from qguide.qnet.types import History, Message, Scorer, ScoreRequest, ScoreResult
 from qguide.training.data.trajectories import Trajectory
 

@@ -11,7 +11,7 @@ import typer
 
 from benchmarks.strangers.catalogue import EVERY
 from benchmarks.strangers.errands import EXAMPLE
-from qguide.qnet.openai_messages import FunctionCall, calls_of, plain_message, text_of
+from qguide.qnet.chat_messages import FunctionCall, calls_of, plain_message, text_of
 from qguide.qnet.types import BatchPolicy, Message, SampleRequest, Sampling
 
 

@@ -29,12 +29,12 @@ from collections.abc import Generator, Sequence
 from dataclasses import replace
 from typing import Any
 
+from qguide.qnet.chat_messages import tools_in
 from qguide.qnet.decision.decision import Decision, Guidance, StepUsage
 from qguide.qnet.decision.early_stop import is_decided
 from qguide.qnet.decision.selection import Prior, Selection, explore, prior_of, select
 from qguide.qnet.decision.threshold import ThresholdActions, with_note
 from qguide.qnet.errors import HistoryTooLongError, InvalidCandidatesError, OutOfDomainError, QGuideError
-from qguide.qnet.openai_messages import tools_in
 from qguide.qnet.types import (
     Candidate,
     DrawRole,

@@ -16,8 +16,8 @@ from typing import Any, Final, Protocol, TypeVar
 
 from pydantic import TypeAdapter
 
+from qguide.qnet.chat_messages import reworded
 from qguide.qnet.errors import InvalidRequestError, MalformedHistoryError, QGuideError
-from qguide.qnet.openai_messages import reworded
 from qguide.qnet.types import Candidate, History, Message, Policy, Sampling, TaskMarker, spent_on
 from qguide.qnet.usage import NOTHING, TokenUsage, total_of
 from qguide.qnet.work_context import all_of, collect_usage, current_tenant, taken_by, taker

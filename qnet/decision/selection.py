@@ -18,7 +18,7 @@ from dataclasses import dataclass, replace
 from random import Random
 from typing import Final, Literal, TypeVar
 
-from qguide.qnet.effects import effects_of
+from qguide.qnet.chat_messages import effects_of
 from qguide.qnet.errors import InvalidCandidatesError, ScorerUnavailableError
 from qguide.qnet.types import Message
 

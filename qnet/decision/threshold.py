@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
-from qguide.qnet.openai_messages import text_of
+from qguide.qnet.chat_messages import text_of
 from qguide.qnet.types import ActionOutcome, Candidate, History, Message, ThresholdAction, Verdict, spent_on
 from qguide.qnet.usage import NOTHING, TokenUsage, UpstreamCalls, total_of
 

@@ -9,6 +9,7 @@ from typing import Any, Final
 from pydantic import Field
 
 from qguide.qnet.body_limits import MOST_LEVELS, exceeds_max_depth
+from qguide.qnet.chat_messages import Shape
 from qguide.qnet.dialects.messages_requests import INVALID_JSON, SIGNATURE, THINKING_BLOCKS, arguments_of
 from qguide.qnet.dialects.shapes import (
     LENGTH,
@@ -23,7 +24,6 @@ from qguide.qnet.dialects.shapes import (
     read_as,
     thoughts_in,
 )
-from qguide.qnet.openai_messages import Shape
 
 _FINISH_REASONS: Final = {
     "end_turn": "stop",

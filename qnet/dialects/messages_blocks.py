@@ -8,9 +8,9 @@ import json
 from collections.abc import Sequence
 from typing import Any, Literal, TypeVar
 
+from qguide.qnet.chat_messages import PART_END, Shape
 from qguide.qnet.dialects.shapes import Json, joined
 from qguide.qnet.errors import MalformedHistoryError
-from qguide.qnet.openai_messages import PART_END, Shape
 
 Given = TypeVar("Given")
 

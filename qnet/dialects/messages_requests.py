@@ -9,6 +9,7 @@ import json
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
+from qguide.qnet.chat_messages import PART_END, text_of
 from qguide.qnet.dialects.messages_blocks import Block, Part, Turn, content_of, misplaced, part_of, parts_of, required
 from qguide.qnet.dialects.shapes import (
     CHATS_ALONE,
@@ -24,7 +25,6 @@ from qguide.qnet.dialects.shapes import (
 )
 from qguide.qnet.errors import InvalidRequestError
 from qguide.qnet.native_requests import DialectName
-from qguide.qnet.openai_messages import PART_END, text_of
 from qguide.qnet.turns import paced
 from qguide.qnet.types import INSTRUCTING
 

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import chain
 from typing import Any, Final
 
+from qguide.qnet.chat_messages import PART_END
 from qguide.qnet.dialects.messages_answers import input_of
 from qguide.qnet.dialects.shapes import (
     LENGTH,
@@ -20,7 +21,6 @@ from qguide.qnet.dialects.shapes import (
     thoughts_in,
 )
 from qguide.qnet.errors import MalformedHistoryError
-from qguide.qnet.openai_messages import PART_END
 
 _KINDS: Final = {"function_call": "function", "custom_tool_call": "custom"}
 _ENDS: Final = ("response.completed", "response.incomplete", "response.failed")

@@ -10,6 +10,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import chain
 from typing import Any, Final, Literal, TypeVar
 
+from qguide.qnet.chat_messages import PART_END, Shape, text_of
 from qguide.qnet.dialects.responses_answers import OWN_CALLS, OWN_ITEMS, own_call, own_result
 from qguide.qnet.dialects.shapes import (
     ASKED,
@@ -22,7 +23,6 @@ from qguide.qnet.dialects.shapes import (
     results_after_calls,
 )
 from qguide.qnet.errors import InvalidRequestError, MalformedHistoryError, UnsupportedParameterError
-from qguide.qnet.openai_messages import PART_END, Shape, text_of
 from qguide.qnet.turns import paced
 
 _TEXTS: Final = ("input_text", "output_text", "text")

@@ -9,9 +9,9 @@ from typing import Annotated, Any, Final, TypeVar
 from pydantic import BaseModel, BeforeValidator, Field, ValidationError
 
 from qguide.qnet.body_limits import exceeds_max_depth
+from qguide.qnet.chat_messages import PART_END
 from qguide.qnet.errors import MalformedHistoryError, UnsupportedParameterError
 from qguide.qnet.native_requests import DialectName
-from qguide.qnet.openai_messages import PART_END
 
 Json = dict[str, Any]
 

@@ -9,7 +9,7 @@ from functools import lru_cache
 from itertools import combinations, pairwise
 from typing import Any, Final
 
-from qguide.qnet.effects import message_key
+from qguide.qnet.chat_messages import message_key
 from qguide.qnet.types import Message, ToolCall
 
 _WORD: Final = re.compile(r"\w+(?:[-'.:/]\w+)*")

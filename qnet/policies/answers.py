@@ -11,8 +11,8 @@ from typing import Annotated, Any
 
 from pydantic import BeforeValidator, ValidationError
 
+from qguide.qnet.chat_messages import CustomCall, Function, FunctionCall, Shape, calls_of, text_of
 from qguide.qnet.dialects.shapes import LENGTH, Count, IgnoringExtras, Tokens, read_as
-from qguide.qnet.openai_messages import CustomCall, Function, FunctionCall, Shape, calls_of, text_of
 from qguide.qnet.types import Candidate, Message
 from qguide.qnet.usage import NOTHING, TokenUsage
 

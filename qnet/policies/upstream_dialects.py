@@ -4,6 +4,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Final, Literal
 
+from qguide.qnet.chat_messages import wire_message
 from qguide.qnet.dialects import (
     chat_chunks,
     gemini_answers,
@@ -15,7 +16,6 @@ from qguide.qnet.dialects import (
 )
 from qguide.qnet.dialects.shapes import ASKED, Json
 from qguide.qnet.native_requests import BETAS, DialectName, NativeAnswer, NativeRequest
-from qguide.qnet.openai_messages import wire_message
 from qguide.qnet.policies.answers import Completion, cut_at, object_in, read_completion, usage_of
 from qguide.qnet.types import Candidate, History, Sampling
 from qguide.qnet.usage import TokenUsage

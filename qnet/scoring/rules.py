@@ -17,8 +17,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Final, Literal, cast, get_args
 
+from qguide.qnet.chat_messages import effects_of
 from qguide.qnet.decision.selection import log_likelihoods
-from qguide.qnet.effects import effects_of
 from qguide.qnet.errors import ScorerUnavailableError
 from qguide.qnet.types import History, Message, Scorer, ScoreRequest, ScoreResult, ToolCall
 

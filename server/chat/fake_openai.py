@@ -15,10 +15,10 @@ from typing import Final
 from fastapi import FastAPI, Request
 from fastapi.responses import JSONResponse, Response, StreamingResponse
 
+from qguide.qnet.chat_messages import text_of
 from qguide.qnet.decision.threshold import noted_proposals
 from qguide.qnet.dialects.chat_chunks import chunks_of
 from qguide.qnet.dialects.shapes import Json
-from qguide.qnet.openai_messages import text_of
 from qguide.server.chat.fake_replies import Fault, UnfitFormatError, json_reply, made_call, read_question
 from qguide.server.http.event_stream import DONE, event
 

@@ -14,6 +14,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Literal
 
+from qguide.qnet.chat_messages import text_of
 from qguide.qnet.dialects.shapes import Json
 from qguide.qnet.judging.prompt import (
     CONVERSATION,
@@ -24,7 +25,6 @@ from qguide.qnet.judging.prompt import (
     SCORE_QUESTION,
 )
 from qguide.qnet.judging.settings import REASON
-from qguide.qnet.openai_messages import text_of
 
 Schema = Mapping[str, Any]
 Fault = Literal[

@@ -7,8 +7,8 @@ from pydantic import BaseModel, Field, ValidationError, model_validator
 from pydantic_core import PydanticCustomError
 
 from qguide.qnet.body_limits import MOST_LEVELS, exceeds_max_depth
+from qguide.qnet.chat_messages import calls_of, text_of
 from qguide.qnet.errors import InvalidRequestError
-from qguide.qnet.openai_messages import calls_of, text_of
 from qguide.qnet.types import Message, Role
 from qguide.server.own_bodies.answers import StoppedField
 from qguide.server.own_bodies.schemas import (

@@ -9,9 +9,9 @@ from typing import Any, Final
 
 from pydantic import BaseModel
 
+from qguide.qnet.chat_messages import wire_message
 from qguide.qnet.decision.decision import Decision, StepUsage
 from qguide.qnet.errors import InvalidCandidatesError, MalformedHistoryError, UnsupportedParameterError
-from qguide.qnet.openai_messages import wire_message
 from qguide.qnet.turns import paced
 from qguide.qnet.types import Candidate, History, Sampling, spent_on
 from qguide.server.chat.schemas import ChatCompletionRequest, ChatTurn, GuidanceOptions

@@ -15,9 +15,8 @@ from dataclasses import dataclass, replace
 from itertools import takewhile
 from typing import Any, Final
 
+from qguide.qnet.chat_messages import PART_END, message_key
 from qguide.qnet.decision.selection import EXPLORED
-from qguide.qnet.effects import message_key
-from qguide.qnet.openai_messages import PART_END
 from qguide.qnet.records import EARNED, JUDGED, DrawnRow, MessageRow, NodeRow, OfferedRow, OfferRow, TreeRow, rows_of
 from qguide.qnet.trial_statistics import ALPHA
 from qguide.qnet.types import INSTRUCTING, Message

@@ -9,10 +9,9 @@ from typing import Any
 
 import structlog
 
+from qguide.qnet.chat_messages import effects_of, tools_in
 from qguide.qnet.decision.decision import Decision
 from qguide.qnet.decision.selection import EXPLORED, distinct, prior_of, select
-from qguide.qnet.effects import effects_of
-from qguide.qnet.openai_messages import tools_in
 from qguide.qnet.types import INSTRUCTING, ScoreRequest
 from qguide.server.episodes.learning_part import Shadowed
 from qguide.server.episodes.state import Episode

@@ -9,8 +9,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Final
 
+from qguide.qnet.chat_messages import PART_END
 from qguide.qnet.errors import MalformedHistoryError
-from qguide.qnet.openai_messages import PART_END
 from qguide.qnet.types import INSTRUCTING, History, Message
 from qguide.server.own_bodies.history import check_readable
 

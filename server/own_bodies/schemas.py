@@ -5,19 +5,11 @@ from typing import Annotated, Any, Final, Literal, Self, TypeVar
 
 from pydantic import BaseModel, BeforeValidator, Field
 
+from qguide.qnet.chat_messages import PART_END, CustomCall, CustomTool, Function, FunctionCall, calls_of, plain_message
 from qguide.qnet.decision.decision import Fallback
 from qguide.qnet.decision.history_window import LongHistory
 from qguide.qnet.decision.selection import PriorBy, SelectionName
 from qguide.qnet.errors import MalformedHistoryError
-from qguide.qnet.openai_messages import (
-    PART_END,
-    CustomCall,
-    CustomTool,
-    Function,
-    FunctionCall,
-    calls_of,
-    plain_message,
-)
 from qguide.qnet.turns import rested
 from qguide.qnet.types import Message, Role
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from fastapi import FastAPI, Request
 
-from qguide.qnet.openai_messages import text_of
+from qguide.qnet.chat_messages import text_of
 from qguide.qnet.types import History, Message, SampleRequest, Sampling
 from qguide.training.environments.alfworld.expert.policy import ExpertPolicy
 from qguide.training.environments.alfworld.game.observation import TASK_OPENING

@@ -21,7 +21,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from qguide.qnet.effects import message_key
+from qguide.qnet.chat_messages import message_key
 from qguide.qnet.features.words import words_of
 from qguide.qnet.scoring.rules import ERROR
 from qguide.qnet.types import Message

@@ -10,7 +10,7 @@ from typing import Annotated, Literal, Self
 
 from pydantic import Field, FiniteFloat, NonNegativeInt, model_validator
 
-from qguide.qnet.effects import message_key
+from qguide.qnet.chat_messages import message_key
 from qguide.qnet.records import MessageRow, TaskRow, messages_of, rows_of
 from qguide.qnet.types import History
 from qguide.training.trajectory import Step, step_messages

@@ -6,7 +6,7 @@ from typing import Annotated, Self
 
 from pydantic import Field
 
-from qguide.qnet.openai_messages import plain_message
+from qguide.qnet.chat_messages import plain_message
 from qguide.qnet.records import Row, TreeRow, messages_of
 from qguide.qnet.types import Message
 from qguide.training.data.decision_groups import GroupLabels, decisions_of

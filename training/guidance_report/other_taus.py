@@ -13,8 +13,8 @@ from typing import Final
 
 import numpy as np
 
+from qguide.qnet.chat_messages import effects_of, message_key
 from qguide.qnet.decision.selection import log_votes
-from qguide.qnet.effects import effects_of, message_key
 from qguide.qnet.records import OfferRow
 from qguide.qnet.types import Message
 from qguide.training.evaluation.statistics import bootstrap_interval

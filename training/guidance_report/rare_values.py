@@ -12,7 +12,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
-from qguide.qnet.effects import ACTION_PREFIX, message_key
+from qguide.qnet.chat_messages import ACTION_PREFIX, message_key
 from qguide.qnet.records import OfferRow
 from qguide.qnet.types import Message
 from qguide.training.guidance_report.columns import Column

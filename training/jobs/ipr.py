@@ -26,7 +26,7 @@ from typing import Any, Final
 from pydantic import Field
 from rich.console import Console
 
-from qguide.qnet.effects import message_key
+from qguide.qnet.chat_messages import message_key
 from qguide.qnet.errors import ConfigError
 from qguide.qnet.records import ROOT_ID, NodeRow, TreeRow, rows_of
 from qguide.qnet.types import BatchPolicy, Scorer

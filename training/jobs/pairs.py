@@ -20,7 +20,7 @@ from typing import Self
 
 from pydantic import Field, model_validator
 
-from qguide.qnet.effects import effects_of
+from qguide.qnet.chat_messages import effects_of
 from qguide.qnet.errors import ConfigError
 from qguide.qnet.records import MAX_REWARD, ROOT_ID, MessageRow, TreeRow, rows_of
 from qguide.qnet.types import History

@@ -23,7 +23,7 @@ from pydantic import Field, model_validator
 from torch import Tensor
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from qguide.qnet.effects import message_key
+from qguide.qnet.chat_messages import message_key
 from qguide.qnet.engine.kernels import upload
 from qguide.qnet.errors import ConfigError, RecordError
 from qguide.qnet.models.hub import model_folder

@@ -27,7 +27,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.optimize import nnls
 
-from qguide.qnet.effects import message_key
+from qguide.qnet.chat_messages import message_key
 from qguide.qnet.features.hashing import Hasher, mean_of
 from qguide.qnet.features.state_action import candidate_features, state_features, state_of
 from qguide.qnet.types import History, Message

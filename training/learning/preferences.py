@@ -11,8 +11,8 @@ from typing import Final
 import numpy as np
 from scipy.optimize import nnls
 
+from qguide.qnet.chat_messages import message_key
 from qguide.qnet.decision.selection import prior_of
-from qguide.qnet.effects import message_key
 from qguide.qnet.types import Message
 from qguide.training.learning.episodes import Episode
 from qguide.training.learning.ridge import Floats

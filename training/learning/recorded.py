@@ -9,8 +9,8 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 
+from qguide.qnet.chat_messages import message_key
 from qguide.qnet.decision.selection import prior_of
-from qguide.qnet.effects import message_key
 from qguide.qnet.types import History, Message
 from qguide.training.learning.episodes import Episode
 from qguide.training.licence.evidence import HeldBackDecision

@@ -13,9 +13,9 @@ from typing import Annotated, Any, Final, TypeVar
 
 from pydantic import BeforeValidator, Field, ValidationError
 
+from qguide.qnet.chat_messages import CustomCall, Function, FunctionCall, Shape, calls_of, text_of
 from qguide.qnet.dialects import messages_blocks, messages_requests, responses_requests
 from qguide.qnet.errors import InvalidRequestError, MalformedHistoryError, RecordError
-from qguide.qnet.openai_messages import CustomCall, Function, FunctionCall, Shape, calls_of, text_of
 from qguide.qnet.types import Message, Role
 from qguide.training.recordings.fields import flaw_of
 from qguide.training.recordings.json_stream import parse_text

@@ -12,7 +12,7 @@ from typing import Any, Final, Literal
 
 from pydantic import Field, field_validator
 
-from qguide.qnet.effects import ACTION_PREFIX
+from qguide.qnet.chat_messages import ACTION_PREFIX
 from qguide.qnet.errors import EnvironmentFailureError
 from qguide.qnet.types import TaskMarker
 from qguide.training.environment import EnvironmentBundle, EnvironmentConfig, StepResult, Task

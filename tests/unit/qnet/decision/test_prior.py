@@ -4,8 +4,8 @@ import math
 
 import pytest
 
+from qguide.qnet.chat_messages import effects_of, message_key
 from qguide.qnet.decision.selection import SMOOTHING, posterior, prior_of, select
-from qguide.qnet.effects import effects_of, message_key
 from qguide.qnet.errors import InvalidCandidatesError
 from qguide.qnet.types import Message, ToolCall
 

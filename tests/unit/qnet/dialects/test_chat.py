@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
+from qguide.qnet.chat_messages import reworded, text_of, wire_message
 from qguide.qnet.decision.selection import distinct
-from qguide.qnet.openai_messages import reworded, text_of, wire_message
 from qguide.qnet.policies.upstream_dialects import CHAT
 from qguide.qnet.types import spent_on
 from qguide.qnet.usage import NOTHING, TokenUsage

@@ -7,11 +7,11 @@ import pytest
 from anthropic.types import beta
 from jsonschema import Draft202012Validator
 
+from qguide.qnet.chat_messages import plain_message
 from qguide.qnet.decision.decision import Decision, StepUsage
 from qguide.qnet.dialects.messages_answers import completion_of as upstreams
 from qguide.qnet.dialects.messages_answers import events_of
 from qguide.qnet.errors import InvalidRequestError, MalformedHistoryError, UnsupportedParameterError
-from qguide.qnet.openai_messages import plain_message
 from qguide.qnet.types import Candidate, Message, ToolCall
 from qguide.qnet.usage import TokenUsage
 from qguide.server.anthropic.schemas import MessagesRequest

@@ -4,9 +4,9 @@ import math
 
 import pytest
 
+from qguide.qnet.chat_messages import plain_message
 from qguide.qnet.judging.answers import read_score
 from qguide.qnet.judging.prompt import JudgePrompt
-from qguide.qnet.openai_messages import plain_message
 from qguide.qnet.types import Candidate, Message
 from qguide.server.chat.fake_replies import proposal_value, read_question
 
