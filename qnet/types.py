@@ -7,7 +7,7 @@ from typing import Any, ClassVar, Final, Literal, Protocol, TypeVar
 
 from qguide.qnet.errors import InvalidCandidatesError
 from qguide.qnet.native_requests import NativeAnswer, NativeRequest
-from qguide.qnet.usage import TokenUsage, UpstreamCalls, total_of
+from qguide.qnet.work import TokenUsage, UpstreamCalls, total_of
 
 Result = TypeVar("Result")
 

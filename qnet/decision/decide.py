@@ -49,7 +49,7 @@ from qguide.qnet.types import (
     Verdict,
     spent_on,
 )
-from qguide.qnet.usage import NOTHING, UpstreamCalls, total_of
+from qguide.qnet.work import NOTHING, UpstreamCalls, total_of
 
 _log = logging.getLogger(__name__)
 

@@ -7,7 +7,7 @@ from qguide.qnet.decision.early_stop import UntilDecided
 from qguide.qnet.decision.selection import DEFAULT_TAU, Prior, PriorBy, Reason, SelectionName, prior_of, ranking
 from qguide.qnet.decision.threshold import BelowThreshold, Threshold
 from qguide.qnet.types import Candidate, HistoryWindow, Message, Sampling, Verdict
-from qguide.qnet.usage import NOTHING, TokenUsage, UpstreamCalls
+from qguide.qnet.work import NOTHING, TokenUsage, UpstreamCalls
 
 DEFAULT_BATCH = 2
 

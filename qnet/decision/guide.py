@@ -28,8 +28,7 @@ from qguide.qnet.types import (
     ScoreResult,
     TaskMarker,
 )
-from qguide.qnet.usage import TokenUsage, total_of
-from qguide.qnet.work_context import collect_usage, taken_by
+from qguide.qnet.work import TokenUsage, collect_usage, taken_by, total_of
 
 DRAWING: Final = "candidates were still being drawn"
 SCORING: Final = "candidates were still being scored"

@@ -19,8 +19,7 @@ from pydantic import TypeAdapter
 from qguide.qnet.chat_messages import reworded
 from qguide.qnet.errors import InvalidRequestError, MalformedHistoryError, QGuideError
 from qguide.qnet.types import Candidate, History, Message, Policy, Sampling, TaskMarker, spent_on
-from qguide.qnet.usage import NOTHING, TokenUsage, total_of
-from qguide.qnet.work_context import all_of, collect_usage, current_tenant, taken_by, taker
+from qguide.qnet.work import NOTHING, TokenUsage, all_of, collect_usage, current_tenant, taken_by, taker, total_of
 
 _log = logging.getLogger(__name__)
 

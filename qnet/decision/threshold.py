@@ -13,7 +13,7 @@ from typing import Final
 
 from qguide.qnet.chat_messages import text_of
 from qguide.qnet.types import ActionOutcome, Candidate, History, Message, ThresholdAction, Verdict, spent_on
-from qguide.qnet.usage import NOTHING, TokenUsage, UpstreamCalls, total_of
+from qguide.qnet.work import NOTHING, TokenUsage, UpstreamCalls, total_of
 
 _SHOWN_CHARACTERS: Final = 2_000
 _BULLET: Final = "- "

@@ -23,8 +23,7 @@ from typing import Any, Generic, Literal, ParamSpec, TypeVar
 from qguide.qnet.device.fair_thread import DEFAULT_MAX_WAITING, FairThread, QueuedRequest
 from qguide.qnet.errors import DeadlineExceededError, ScorerUnavailableError, UnscorableError
 from qguide.qnet.types import Slices
-from qguide.qnet.usage import TokenUsage, total_of
-from qguide.qnet.work_context import current_tenant
+from qguide.qnet.work import TokenUsage, current_tenant, total_of
 
 Result = TypeVar("Result")
 

@@ -17,7 +17,7 @@ from typing import Any, Protocol, TypeVar
 
 from qguide.qnet.errors import OverloadedError, ScorerUnavailableError
 from qguide.qnet.turns import FairQueue
-from qguide.qnet.usage import NOTHING, TokenUsage
+from qguide.qnet.work import NOTHING, TokenUsage
 
 Result = TypeVar("Result")
 

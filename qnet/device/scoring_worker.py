@@ -21,8 +21,7 @@ from qguide.qnet.device.device_thread import DEFAULT_MAX_BATCH, BatchRun, Device
 from qguide.qnet.errors import QGuideError
 from qguide.qnet.sliced_scorer import CachingScorer
 from qguide.qnet.types import Message, ScoreRequest, ScoreResult, Slices
-from qguide.qnet.usage import TokenUsage
-from qguide.qnet.work_context import current_tenant
+from qguide.qnet.work import TokenUsage, current_tenant
 
 DEFAULT_MAX_BATCH_TOKENS = 2048
 """As many as one forward pass takes: a larger batch would be split into several passes anyway."""

@@ -22,7 +22,7 @@ from torch.utils.hooks import RemovableHandle
 from qguide.qnet.engine.attention import PackedSegment, joined
 from qguide.qnet.engine.kernels import upload
 from qguide.qnet.types import Slices
-from qguide.qnet.usage import TokenUsage
+from qguide.qnet.work import TokenUsage
 
 Result = TypeVar("Result")
 Row = TypeVar("Row")

@@ -40,7 +40,7 @@ from qguide.qnet.engine.recurrent_states import Branches, State, StateCache, beh
 from qguide.qnet.engine.windows import window_of
 from qguide.qnet.sliced_scorer import finish
 from qguide.qnet.types import Slices
-from qguide.qnet.usage import TokenUsage
+from qguide.qnet.work import TokenUsage
 
 Found = TypeVar("Found")
 

@@ -36,8 +36,7 @@ from qguide.qnet.judging.budget import JudgeBudget
 from qguide.qnet.judging.prompt import JudgePrompt, read_prompt
 from qguide.qnet.judging.settings import JudgeSettings
 from qguide.qnet.types import Candidate, History, Message, Policy, Sampling, ScoreRequest, ScoreResult, Verdict
-from qguide.qnet.usage import NOTHING, TokenUsage, UpstreamCalls, total_of
-from qguide.qnet.work_context import all_of, collect_usage, current_tenant
+from qguide.qnet.work import NOTHING, TokenUsage, UpstreamCalls, all_of, collect_usage, current_tenant, total_of
 
 _LOGPROBS: Final[Mapping[str, object]] = {"logprobs": True, "top_logprobs": 20}
 """As many alternatives as OpenAI and vLLM give: all ten digits with room to spare."""

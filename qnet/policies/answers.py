@@ -14,7 +14,7 @@ from pydantic import BeforeValidator, ValidationError
 from qguide.qnet.chat_messages import CustomCall, Function, FunctionCall, Shape, calls_of, text_of
 from qguide.qnet.dialects.shapes import LENGTH, Count, IgnoringExtras, Tokens, read_as
 from qguide.qnet.types import Candidate, Message
-from qguide.qnet.usage import NOTHING, TokenUsage
+from qguide.qnet.work import NOTHING, TokenUsage
 
 _NOT_PASSED_ON = frozenset(("id", "object", "created", "model"))
 """Fields of an answer that QGuide's own answer sets itself."""

@@ -22,7 +22,7 @@ from functools import partial
 from typing import Final
 
 from qguide.qnet.errors import UpstreamRefusedError
-from qguide.qnet.work_context import NOBODY, current_tenant, work_group
+from qguide.qnet.work import NOBODY, current_tenant, work_group
 
 
 class CircuitOpenError(Exception):

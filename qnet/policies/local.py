@@ -17,8 +17,7 @@ from qguide.qnet.errors import ConfigError, HistoryTooLongError, InvalidCandidat
 from qguide.qnet.models.checkpoint import LoadedPolicy
 from qguide.qnet.sliced_scorer import finish
 from qguide.qnet.types import DEFAULT_TEMPERATURE, Candidate, History, SampleRequest, Sampling, Slices
-from qguide.qnet.usage import TokenUsage
-from qguide.qnet.work_context import current_tenant, record_usage
+from qguide.qnet.work import TokenUsage, current_tenant, record_usage
 
 DEFAULT_CACHE_BYTES = 2 * 1024**3
 DEFAULT_TOKENS_PER_FORWARD = 2048

@@ -32,7 +32,7 @@ from qguide.qnet.policies.upstream_dialects import CHAT, Dialect, build_dialect
 from qguide.qnet.policies.upstream_http import UnreachableError, UpstreamHttp, replica_of
 from qguide.qnet.policies.upstream_settings import UpstreamLimits, UpstreamSettings
 from qguide.qnet.types import Candidate, History, Sampling
-from qguide.qnet.work_context import all_of, cache_salt_of, one_group, record_usage, taker
+from qguide.qnet.work import all_of, cache_salt_of, one_group, record_usage, taker
 
 _FIRST_WAIT_S = 0.1
 _NO_ROUTE = (404, 405, 501)

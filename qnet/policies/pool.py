@@ -13,7 +13,7 @@ from typing import Final, Self
 
 from qguide.qnet.errors import QGuideError
 from qguide.qnet.types import Candidate, History, Policy, Sampling, spent_on
-from qguide.qnet.work_context import all_of, taken_by, taker
+from qguide.qnet.work import all_of, taken_by, taker
 
 MOST_EVIDENCE: Final = 500.0
 """Episodes that a policy's record holds at most: a policy that changes is tried again."""

@@ -18,7 +18,7 @@ from qguide.qnet.dialects.shapes import ASKED, Json
 from qguide.qnet.native_requests import BETAS, DialectName, NativeAnswer, NativeRequest
 from qguide.qnet.policies.answers import Completion, cut_at, object_in, read_completion, usage_of
 from qguide.qnet.types import Candidate, History, Sampling
-from qguide.qnet.usage import TokenUsage
+from qguide.qnet.work import TokenUsage
 
 MaxTokensName = Literal["max_tokens", "max_completion_tokens"]
 """Parameter for the longest completion; OpenAI's reasoning models take only the second."""

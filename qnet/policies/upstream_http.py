@@ -18,7 +18,7 @@ from qguide.qnet.errors import InvalidRequestError, UpstreamError, UpstreamTimeo
 from qguide.qnet.policies.answer_parsing import is_stream
 from qguide.qnet.policies.failures import health_problem
 from qguide.qnet.policies.upstream_settings import UpstreamLimits
-from qguide.qnet.work_context import session_headers, trace_headers
+from qguide.qnet.work import session_headers, trace_headers
 
 _STREAMED = 4
 """Times that a stream's bytes may be a whole answer's: each piece has a frame around it."""

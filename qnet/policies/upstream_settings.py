@@ -8,7 +8,7 @@ from pydantic import AfterValidator, BaseModel, Field, HttpUrl, SecretStr
 
 from qguide.qnet.native_requests import DialectName
 from qguide.qnet.policies.upstream_dialects import MaxTokensName
-from qguide.qnet.usage import Prices
+from qguide.qnet.work import Prices
 
 UpstreamName = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._/-]{0,63}$")]
 

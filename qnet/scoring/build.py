@@ -18,7 +18,7 @@ from qguide.qnet.scoring.implicit_q import NaiveImplicitScorer, SharedPrefixImpl
 from qguide.qnet.scoring.value_head import NaiveScorer, SharedPrefixScorer
 from qguide.qnet.sliced_scorer import CacheUse, CachingScorer
 from qguide.qnet.types import Scorer, ScoreRequest, ScoreResult, Slices, Spending
-from qguide.qnet.usage import NOTHING, total_of
+from qguide.qnet.work import NOTHING, total_of
 
 
 class NaiveEnsembleScorer(Scorer):

@@ -13,7 +13,7 @@ from qguide.qnet.scoring.rendered_requests import (
 )
 from qguide.qnet.scoring.vllm_client import PoolingServer
 from qguide.qnet.types import ScoreResult, Slices
-from qguide.qnet.usage import TokenUsage
+from qguide.qnet.work import TokenUsage
 
 
 class RemoteScorer(RenderingScorer, ABC):

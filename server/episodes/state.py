@@ -16,7 +16,7 @@ from pydantic import BaseModel, Field, FiniteFloat
 from qguide.qnet.errors import EpisodeClosedError, EpisodeFullError
 from qguide.qnet.records import ThresholdActionRow
 from qguide.qnet.types import History, HistoryWindow, Message, Verdict
-from qguide.qnet.usage import sum_of_known
+from qguide.qnet.work import sum_of_known
 from qguide.server.episodes.learning_part import Arm, Shadowed, ShadowTally
 
 _NO_MESSAGES: Final = hashlib.sha256().hexdigest()

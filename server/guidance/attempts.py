@@ -14,7 +14,7 @@ from pydantic import Field
 
 from qguide.qnet.errors import InvalidRequestError
 from qguide.qnet.types import History, ScoreResult
-from qguide.qnet.work_context import all_of
+from qguide.qnet.work import all_of
 from qguide.server.episodes.state import Episode
 from qguide.server.guidance.score_step import ScoringService
 from qguide.server.own_bodies.answers import ScoredBy, ScoreUsage

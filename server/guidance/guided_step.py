@@ -10,7 +10,7 @@ from qguide.qnet.decision.guide import Perturbation, guide
 from qguide.qnet.decision.perturbation import Paraphraser
 from qguide.qnet.errors import InvalidCandidatesError, InvalidRequestError, UnknownModelError
 from qguide.qnet.types import Policy, Sampling
-from qguide.qnet.work_context import one_group
+from qguide.qnet.work import one_group
 from qguide.server.episodes.state import Episode, Offer
 from qguide.server.guidance.learning_step import play_of, propensity_of, shadowed
 from qguide.server.guidance.pooled import pooled, with_policies

@@ -8,7 +8,7 @@ from qguide.qnet.decision.decision import Decision
 from qguide.qnet.decision.threshold import ActionTaken
 from qguide.qnet.policies.pool import PolicyPool
 from qguide.qnet.types import Candidate, spent_on
-from qguide.qnet.usage import Prices, TokenUsage, UpstreamCalls, sum_of_known, total_of
+from qguide.qnet.work import Prices, TokenUsage, UpstreamCalls, sum_of_known, total_of
 from qguide.server.guidance.step_types import GuidedStepRequest, GuidedStepResult
 from qguide.server.learning.tally import Spent
 from qguide.server.own_bodies.answers import StepCost

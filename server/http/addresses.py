@@ -22,7 +22,7 @@ from urllib.parse import unquote_to_bytes
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from qguide.qnet.errors import InvalidRequestError
-from qguide.qnet.work_context import HEADER
+from qguide.qnet.work import HEADER
 from qguide.server.episodes.service import EARNED_HEADER, OUTCOME_HEADER
 from qguide.server.http.errors import UntrustedHostError
 from qguide.server.http.middleware import HttpMiddleware

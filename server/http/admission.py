@@ -27,7 +27,7 @@ from limits.aio.strategies import FixedWindowRateLimiter, RateLimiter
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from qguide.qnet.work_context import Tenant, working_for
+from qguide.qnet.work import Tenant, working_for
 from qguide.server.http.errors import ForbiddenError, OverLimitError, UnauthorizedError, rate_limit_headers
 from qguide.server.http.keys import Key
 from qguide.server.http.middleware import HttpMiddleware
@@ -66,7 +66,7 @@ class Caller:
     """A caller and its limits, where 0 is no limit.
 
     Attributes:
-        cache_salt: see `qguide.qnet.work_context.Tenant`; "" shares every cache, on a
+        cache_salt: see `qguide.qnet.work.Tenant`; "" shares every cache, on a
             server without keys.
     """
 

@@ -16,7 +16,7 @@ from qguide.qnet.decision.threshold import ActionTaken
 from qguide.qnet.device.device_thread import BatchRun, Ending
 from qguide.qnet.judging.judge import CallOutcome
 from qguide.qnet.types import ActionOutcome, HistoryWindow, ThresholdAction
-from qguide.qnet.usage import TokenUsage
+from qguide.qnet.work import TokenUsage
 from qguide.server.observability.request_context import charge_tokens
 from qguide.server.observability.tracing import NoTracing, Tracing
 

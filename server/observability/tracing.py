@@ -18,7 +18,7 @@ from qguide.qnet.decision.decision import StepUsage
 from qguide.qnet.errors import ConfigError
 from qguide.qnet.packages import install
 from qguide.qnet.types import Sampling
-from qguide.qnet.work_context import in_trace
+from qguide.qnet.work import in_trace
 
 if TYPE_CHECKING:
     from opentelemetry.sdk.trace import SpanProcessor

@@ -10,7 +10,7 @@ from pydantic.json_schema import SkipJsonSchema
 from qguide.qnet.decision.selection import PriorBy, Reason
 from qguide.qnet.decision.threshold import BelowThreshold
 from qguide.qnet.types import ActionOutcome, HistoryWindow, ThresholdAction, Verdict
-from qguide.qnet.usage import UpstreamCalls
+from qguide.qnet.work import UpstreamCalls
 from qguide.server.own_bodies.schemas import Body, ChatMessage, JudgeFlag, is_none
 
 

@@ -11,8 +11,7 @@ from qguide.qnet.models.manifest import Manifest
 from qguide.qnet.native_requests import DialectName
 from qguide.qnet.policies.openai_compatible import OpenAICompatiblePolicy
 from qguide.qnet.types import Candidate, History, Policy, Sampling, TaskMarker, spent_on
-from qguide.qnet.usage import TokenUsage, total_of
-from qguide.qnet.work_context import collect_usage, in_session
+from qguide.qnet.work import TokenUsage, collect_usage, in_session, total_of
 from qguide.server.observability.metrics import Metrics
 from qguide.server.observability.request_context import named_deployment, tell_stand_in
 from qguide.server.q_models.aliases import DEFAULT

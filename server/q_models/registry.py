@@ -22,7 +22,7 @@ from qguide.qnet.models.manifest import Manifest
 from qguide.qnet.sliced_scorer import CacheUse, CachingScorer
 from qguide.qnet.turns import resting
 from qguide.qnet.types import History, Message, ScoreRequest, ScoreResult, Slices
-from qguide.qnet.work_context import record_usage
+from qguide.qnet.work import record_usage
 from qguide.server.observability.metrics import Metrics
 from qguide.server.observability.request_context import name_episode
 from qguide.server.q_models.aliases import DEFAULT, AliasTable, Shares

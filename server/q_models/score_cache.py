@@ -16,8 +16,7 @@ from typing import Any, Final
 from pydantic import FiniteFloat, TypeAdapter
 
 from qguide.qnet.types import ScoreRequest, ScoreResult, Verdict
-from qguide.qnet.usage import UpstreamCalls
-from qguide.qnet.work_context import current_tenant
+from qguide.qnet.work import UpstreamCalls, current_tenant
 from qguide.server.redis.client import SharedRows
 
 _Values = tuple[FiniteFloat, ...]

@@ -25,8 +25,7 @@ from qguide.qnet.features.domain import Domain
 from qguide.qnet.models.manifest import Manifest
 from qguide.qnet.scoring.rules import RuleName, compares_draws, rules_before
 from qguide.qnet.types import History, ScoreRequest, ScoreResult
-from qguide.qnet.usage import total_of
-from qguide.qnet.work_context import collect_usage
+from qguide.qnet.work import collect_usage, total_of
 from qguide.server.observability.metrics import Metrics, Outcome
 from qguide.server.q_models.aliases import join
 from qguide.server.q_models.score_cache import ScoreCache

@@ -11,7 +11,7 @@ from fastapi import APIRouter
 from qguide.qnet.decision.decision import Decision
 from qguide.qnet.errors import InvalidRequestError
 from qguide.qnet.types import Sampling
-from qguide.qnet.work_context import all_of
+from qguide.qnet.work import all_of
 from qguide.server.guidance.score_step import Scored, ScoringService
 from qguide.server.guidance.step_types import GuidedStepRequest, GuidedStepResult
 from qguide.server.http.bodies import BodyRoute

@@ -14,7 +14,7 @@ from qguide.qnet.dialects.shapes import Json
 from qguide.qnet.errors import InvalidRequestError, UnsupportedParameterError
 from qguide.qnet.policies.answers import usage_of
 from qguide.qnet.policies.openai_compatible import OpenAICompatiblePolicy
-from qguide.qnet.work_context import all_of
+from qguide.qnet.work import all_of
 from qguide.server.chat.answers import ChatChunk, ChatCompletion
 from qguide.server.chat.schemas import ChatCompletionRequest, GuidanceOptions, OpenAIErrorBody, options_of
 from qguide.server.chat.text_completions import (

@@ -13,7 +13,7 @@ from fastapi.responses import Response
 
 from qguide.qnet.errors import InvalidCandidatesError, InvalidRequestError
 from qguide.qnet.types import History, Message, ScoreResult
-from qguide.qnet.work_context import all_of
+from qguide.qnet.work import all_of
 from qguide.server.guidance.score_step import ScoringService
 from qguide.server.http.bodies import BodyRoute, translate_body
 from qguide.server.own_bodies.history import TriedCandidates, check_size

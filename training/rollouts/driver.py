@@ -19,7 +19,7 @@ from typing import Any, TypeVar
 
 from qguide.qnet.errors import ConfigError, QGuideError, UpstreamLostError
 from qguide.qnet.types import BatchPolicy, SampleRequest, Scorer
-from qguide.qnet.work_context import all_of, in_session
+from qguide.qnet.work import all_of, in_session
 from qguide.training.data.runs import JsonlWriter, RunFolder
 from qguide.training.rollouts.hosted import Draw, HostedPolicy
 from qguide.training.rollouts.policies import HostedPolicies, HostedPolicyWithRollouts, JobPolicy

@@ -25,7 +25,7 @@ from qguide.qnet.policies.openai_compatible import OpenAICompatiblePolicy
 from qguide.qnet.policies.token_budget import TokenBudget, tokens_of
 from qguide.qnet.policies.upstream_settings import ApiKey, UpstreamLimits, UpstreamName, UpstreamSettings
 from qguide.qnet.types import Candidate, History, Message, SampleRequest, Sampling
-from qguide.qnet.work_context import collect_usage, current_session, in_session
+from qguide.qnet.work import collect_usage, current_session, in_session
 from qguide.training.rollouts.usage import Usage
 
 PREFIX: Final = "upstream:"

@@ -12,8 +12,7 @@ from qguide.qnet.judging.settings import JudgeSettings
 from qguide.qnet.policies.openai_compatible import OpenAICompatiblePolicy
 from qguide.qnet.scoring.rules import RuledScorer
 from qguide.qnet.types import Candidate, History, Sampling, Scorer, ScoreRequest, ScoreResult
-from qguide.qnet.usage import TokenUsage, UpstreamCalls
-from qguide.qnet.work_context import all_of
+from qguide.qnet.work import TokenUsage, UpstreamCalls, all_of
 from qguide.training.rollouts.hosted import PatientUpstream, read_key
 from qguide.training.rollouts.usage import Usage
 

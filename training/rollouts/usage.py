@@ -8,7 +8,7 @@ from typing import Self
 from pydantic import NonNegativeFloat, NonNegativeInt
 
 from qguide.qnet.records import Row
-from qguide.qnet.usage import Prices, TokenUsage, sum_of_known, total_of
+from qguide.qnet.work import Prices, TokenUsage, sum_of_known, total_of
 from qguide.training.data.row_files import regular
 
 

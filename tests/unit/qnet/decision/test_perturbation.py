@@ -18,7 +18,7 @@ from qguide.qnet.errors import (
 )
 from qguide.qnet.policies.scripted import ScriptedParaphraser
 from qguide.qnet.types import Candidate, History, Message, Sampling, ScoreRequest, ScoreResult, TaskMarker
-from qguide.qnet.work_context import taker
+from qguide.qnet.work import taker
 from qguide.server.redis.client import SharedRows
 
 MARKERS = (TaskMarker("Your task is to:"), TaskMarker("Instruction: [SEP]", end="[SEP]"), TaskMarker("Goal"))

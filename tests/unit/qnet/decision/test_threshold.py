@@ -22,7 +22,7 @@ from qguide.qnet.types import (
     ToolCall,
     Verdict,
 )
-from qguide.qnet.usage import TokenUsage
+from qguide.qnet.work import TokenUsage
 
 TASK = (Message("system", "You act."), Message("user", "Find the mug."))
 Q_OF = {"look": 0.2, "wait": 0.1, "take": 0.6, "fly": 0.9, "sing": 0.05}

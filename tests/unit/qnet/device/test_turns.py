@@ -9,8 +9,7 @@ import pytest
 from qguide.qnet.device.device_thread import LONG_CHARACTERS, MOST_UNFINISHED, DeviceThread, DeviceWorker
 from qguide.qnet.errors import OverloadedError
 from qguide.qnet.types import Slices
-from qguide.qnet.usage import TokenUsage
-from qguide.qnet.work_context import Tenant, working_for
+from qguide.qnet.work import Tenant, TokenUsage, working_for
 
 Work = tuple[str, int]
 """A name, and how many slices it takes."""

@@ -9,7 +9,7 @@ from qguide.qnet.chat_messages import reworded, text_of, wire_message
 from qguide.qnet.decision.selection import distinct
 from qguide.qnet.policies.upstream_dialects import CHAT
 from qguide.qnet.types import spent_on
-from qguide.qnet.usage import NOTHING, TokenUsage
+from qguide.qnet.work import NOTHING, TokenUsage
 
 CACHED: Any = {"cache_control": {"type": "ephemeral"}}
 IMAGE: Any = {"type": "image_url", "image_url": {"url": "data:"}}

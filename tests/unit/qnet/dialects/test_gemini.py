@@ -11,7 +11,7 @@ from qguide.qnet.native_requests import NativeRequest
 from qguide.qnet.policies.answer_parsing import events_in
 from qguide.qnet.policies.upstream_dialects import GEMINI as DIALECT
 from qguide.qnet.types import Candidate, Message, Sampling, ToolCall
-from qguide.qnet.usage import TokenUsage
+from qguide.qnet.work import TokenUsage
 from tests.support.upstream_policy import TOOL
 
 SIGNED = {"extra_content": {"google": {"thought_signature": "c2ln"}}}

@@ -10,7 +10,7 @@ from qguide.qnet.errors import InvalidRequestError
 from qguide.qnet.native_requests import NativeRequest
 from qguide.qnet.policies.upstream_dialects import MESSAGES as DIALECT
 from qguide.qnet.types import Candidate, History, Message, Sampling, ToolCall
-from qguide.qnet.usage import TokenUsage
+from qguide.qnet.work import TokenUsage
 from tests.support.upstream_policy import TOOL
 
 

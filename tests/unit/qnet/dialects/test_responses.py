@@ -8,7 +8,7 @@ import pytest
 from qguide.qnet.errors import InvalidRequestError
 from qguide.qnet.policies.upstream_dialects import RESPONSES as DIALECT
 from qguide.qnet.types import Candidate, Message, Sampling, ToolCall
-from qguide.qnet.usage import TokenUsage
+from qguide.qnet.work import TokenUsage
 
 
 def body(*history: Message, **sampling: Any) -> dict[str, Any]:

@@ -21,8 +21,7 @@ from qguide.qnet.judging.judge import Judge
 from qguide.qnet.judging.settings import JudgeSettings
 from qguide.qnet.policies.openai_compatible import OpenAICompatiblePolicy
 from qguide.qnet.types import Message, ScoreRequest
-from qguide.qnet.usage import UpstreamCalls
-from qguide.qnet.work_context import Tenant, working_for
+from qguide.qnet.work import Tenant, UpstreamCalls, working_for
 from qguide.server.chat.fake_openai import FakeUpstream
 
 Address = tuple[FakeUpstream, str]

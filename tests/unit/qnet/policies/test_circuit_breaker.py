@@ -5,7 +5,7 @@ import asyncio
 import pytest
 
 from qguide.qnet.policies.circuits import Admission, CircuitBreaker, CircuitOpenError
-from qguide.qnet.work_context import all_of, one_group
+from qguide.qnet.work import all_of, one_group
 from tests.support.clock import Clock
 
 

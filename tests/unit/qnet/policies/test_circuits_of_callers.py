@@ -3,7 +3,7 @@
 import pytest
 
 from qguide.qnet.policies.circuits import CircuitOpenError, UpstreamCall, UpstreamCircuits
-from qguide.qnet.work_context import Tenant, working_for
+from qguide.qnet.work import Tenant, working_for
 from tests.support.clock import Clock
 
 OPEN_S = 10.0

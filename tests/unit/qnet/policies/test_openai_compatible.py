@@ -7,8 +7,7 @@ import pytest
 from qguide.qnet.errors import InvalidCandidatesError, InvalidRequestError, UpstreamError
 from qguide.qnet.policies.upstream_settings import UpstreamLimits
 from qguide.qnet.types import Message, Sampling, ToolCall
-from qguide.qnet.usage import TokenUsage
-from qguide.qnet.work_context import collect_usage
+from qguide.qnet.work import TokenUsage, collect_usage
 from qguide.server.chat.fake_openai import DEFAULT_REPLIES, FakeUpstream
 from tests.support.upstream_policy import HISTORY, TOOL, Body, answering, said
 

@@ -9,7 +9,7 @@ import pytest
 from qguide.qnet.errors import UpstreamError, UpstreamTimeoutError, UpstreamUnavailableError
 from qguide.qnet.policies.upstream_settings import UpstreamLimits
 from qguide.qnet.types import Message, Sampling
-from qguide.qnet.work_context import Tenant, working_for
+from qguide.qnet.work import Tenant, working_for
 from qguide.server.chat.fake_openai import FakeUpstream
 from tests.support.clock import Clock
 from tests.support.upstream_policy import HISTORY

@@ -23,7 +23,7 @@ from qguide.qnet.policies.failures import failure_of
 from qguide.qnet.policies.openai_compatible import OpenAICompatiblePolicy
 from qguide.qnet.policies.upstream_settings import UpstreamLimits
 from qguide.qnet.types import Sampling
-from qguide.qnet.work_context import in_session
+from qguide.qnet.work import in_session
 from qguide.server.chat.fake_openai import FakeUpstream
 from tests.support.upstream_policy import HISTORY, QUICK, Body, answering, said
 

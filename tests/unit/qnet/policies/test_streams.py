@@ -22,8 +22,7 @@ from qguide.qnet.policies.openai_compatible import OpenAICompatiblePolicy
 from qguide.qnet.policies.upstream_dialects import build_dialect
 from qguide.qnet.policies.upstream_settings import UpstreamLimits
 from qguide.qnet.types import Candidate, Sampling, ToolCall
-from qguide.qnet.usage import total_of
-from qguide.qnet.work_context import collect_usage
+from qguide.qnet.work import collect_usage, total_of
 from tests.support.upstream_policy import HISTORY, MIB, Body
 
 EVENTS = {"content-type": "text/event-stream; charset=utf-8"}

@@ -13,7 +13,7 @@ from qguide.qnet.dialects.messages_answers import completion_of as upstreams
 from qguide.qnet.dialects.messages_answers import events_of
 from qguide.qnet.errors import InvalidRequestError, MalformedHistoryError, UnsupportedParameterError
 from qguide.qnet.types import Candidate, Message, ToolCall
-from qguide.qnet.usage import TokenUsage
+from qguide.qnet.work import TokenUsage
 from qguide.server.anthropic.schemas import MessagesRequest
 from qguide.server.anthropic.translation import Asked, answer_of, read_message
 from qguide.server.chat.schemas import GuidanceOptions

@@ -11,7 +11,7 @@ from fastapi.testclient import TestClient
 from qguide.qnet.errors import ConfigError
 from qguide.qnet.judging.settings import JudgeSettings
 from qguide.qnet.records import OfferRow, TreeRow
-from qguide.qnet.usage import Prices
+from qguide.qnet.work import Prices
 from qguide.server.chat.fake_openai import FakeUpstream
 from qguide.server.q_models.build import build_models
 from qguide.server.settings.remote_models import Upstream

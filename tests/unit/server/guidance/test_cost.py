@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from qguide.qnet.usage import Prices
+from qguide.qnet.work import Prices
 from qguide.server.settings.settings import Settings
 from qguide.server.settings.thresholds import ThresholdSettings
 from tests.support.dialect_upstream import DialectUpstream

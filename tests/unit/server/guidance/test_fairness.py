@@ -21,7 +21,7 @@ from qguide.qnet.scoring.scripted import ScriptedScorer
 from qguide.qnet.scoring.value_head import SharedPrefixScorer
 from qguide.qnet.sliced_scorer import CachingScorer
 from qguide.qnet.types import Message, Sampling, ScoreRequest, ScoreResult
-from qguide.qnet.work_context import Tenant, working_for
+from qguide.qnet.work import Tenant, working_for
 from qguide.server.app import create_app
 from qguide.server.http.keys import create_key
 from qguide.server.observability.metrics import Metrics

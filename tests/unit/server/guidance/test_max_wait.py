@@ -15,8 +15,7 @@ from qguide.qnet.errors import UpstreamError
 from qguide.qnet.policies.pool import PolicyPool
 from qguide.qnet.policies.scripted import ScriptedPolicy
 from qguide.qnet.types import Candidate, History, Message, Policy, Sampling, ScoreRequest, ScoreResult
-from qguide.qnet.usage import TokenUsage
-from qguide.qnet.work_context import record_usage, taker
+from qguide.qnet.work import TokenUsage, record_usage, taker
 from qguide.server.chat.fake_openai import FakeUpstream
 from qguide.server.settings.remote_models import Upstream
 from tests.unit.server.conftest import FAKES, Serve

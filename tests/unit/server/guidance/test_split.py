@@ -13,7 +13,7 @@ from benchmarks.learning.simulation import SPLITS, regret_of_split
 from qguide.qnet.policies.pool import MOST_EVIDENCE, PolicyPool, PolicyRecord, split_draws
 from qguide.qnet.policies.scripted import ScriptedPolicy
 from qguide.qnet.types import Sampling
-from qguide.qnet.usage import Prices
+from qguide.qnet.work import Prices
 from qguide.server.chat.fake_openai import FakeUpstream
 from qguide.server.guidance.step_cost import prices_of
 from qguide.server.guidance.step_types import GuidedStepRequest

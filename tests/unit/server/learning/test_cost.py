@@ -11,7 +11,7 @@ import pytest
 from qguide.qnet.decision.decision import Decision, StepUsage
 from qguide.qnet.decision.threshold import ActionTaken, BelowThreshold
 from qguide.qnet.types import Candidate, Message
-from qguide.qnet.usage import Prices, TokenUsage
+from qguide.qnet.work import Prices, TokenUsage
 from qguide.server.chat.fake_openai import FakeUpstream
 from qguide.server.episodes.learning_part import Arm
 from qguide.server.guidance.step_cost import StepPrices, cost_of, extra_of

@@ -5,7 +5,7 @@ import inspect
 
 import pytest
 
-from qguide.qnet.work_context import all_of
+from qguide.qnet.work import all_of
 
 
 class Works:
