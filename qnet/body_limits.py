@@ -5,9 +5,7 @@ answer without end fills the memory. Here the limit stops both, and decompressio
 slices, between which an event loop serves others. So are chunks: each takes a call of httpx's
 parser, and whatever one read of the socket brought is handed out without a pause.
 
-JSON's values are counted before it is parsed. A byte of it may become a hundred in memory, one value
-several errors, and most of a parse holds the interpreter's lock: 1 MB of `[1,1,1,…]` took 8 s to
-refuse, and 16 MiB of empty lists stopped all other threads for 15 s.
+JSON's values are counted before it is parsed: a byte of it may become a hundred in memory.
 
 Python's recursion ends at about a thousand levels. Serialising happens deeper in the call stack
 than parsing, so JSON that could just be parsed might not be serialisable.
@@ -40,7 +38,7 @@ _PLAIN: Final = ("", "identity")
 _SPENT_HEADERS: Final = (b"content-encoding", b"content-length", b"transfer-encoding")
 _SHOWN_CHARACTERS: Final = 20
 MOST_LEVELS = 100
-_MARKS: Final = (b",", b"[", b"{")
+MARKS: Final = (b",", b"[", b"{")
 """Bytes before a value; at most one for each, and none only for the first."""
 
 
@@ -176,29 +174,14 @@ def _read(response: httpx.Response, body: BoundedBody) -> httpx.Response:
     return httpx.Response(response.status_code, headers=headers, content=body.content(), request=response.request)
 
 
-def marks_in(body: bytes) -> int:
-    """Upper bound for the number of values; marks within texts count as well."""
-    return sum(body.count(mark) for mark in _MARKS)
-
-
 def check_number_of_values(content: bytes, max_values: int) -> None:
     """Refuse JSON of very many small values before it is parsed; marks within texts count as well.
 
     Raises:
         AnswerTooLargeError: it has more.
     """
-    if marks_in(content) > max_values:
+    if sum(map(content.count, MARKS)) > max_values:
         raise AnswerTooLargeError(f"answered with more than {max_values:,} JSON values")
-
-
-def has_more_values(body: bytes, most: int) -> bool:
-    """True if JSON in UTF-8 has more than `most` values; its texts may hold any marks."""
-    if marks_in(body) <= most:
-        return False
-    plain = body.replace(rb"\\", b"").replace(rb"\"", b"")
-    if plain.count(b'"') > 4 * (most + 1):  # each value is at most two texts: itself and its name
-        return True
-    return marks_in(b"".join(plain.split(b'"')[::2])) > most
 
 
 def exceeds_max_depth(value: object, most: int = MOST_LEVELS) -> bool:

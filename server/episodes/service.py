@@ -56,7 +56,7 @@ class Closed:
 
 
 class Episodes:
-    """Keeps the state of episodes between requests; requests without an episode id are ignored.
+    """Keeps the state of episodes between requests.
 
     Args:
         recorder: records closed episodes; None keeps no texts.
@@ -115,9 +115,9 @@ class Episodes:
         return episode_id, episode
 
     async def begin_step(
-        self, episode_id: str | None, *, outcome: float | None = None, earned: float | None = None, strict: bool = True
+        self, episode_id: str, *, outcome: float | None = None, earned: float | None = None, strict: bool = True
     ) -> Episode | None:
-        """The episode before this step; None if it is new or the request names none.
+        """The episode before this step; None if it is new.
 
         Args:
             outcome: ends the episode after this step; None leaves it open.
@@ -126,21 +126,21 @@ class Episodes:
                 and the episode is not recorded.
         """
         if outcome is not None:
-            self._require_endable(episode_id, outcome)
+            self._require_reward(outcome)
         if earned is not None:
-            self._require_earning(episode_id, earned)
+            self._require_reward(earned, name="earned")
         episode = await self.find(episode_id)
         if episode is not None and strict:
             self._require_open(episode, outcome)
         return episode
 
-    async def find(self, episode_id: str | None) -> Episode | None:
+    async def find(self, episode_id: str) -> Episode | None:
         """The episode of that id, whether it has ended or not; None: there is none."""
-        return None if episode_id is None else await self._store.get(scoped_episode_id(episode_id))
+        return await self._store.get(scoped_episode_id(episode_id))
 
     async def end_step(
         self,
-        episode_id: str | None,
+        episode_id: str,
         history: History,
         offer: Offer,
         *,
@@ -159,8 +159,6 @@ class Episodes:
             final: the agent is at its end, see `OutcomeRule`.
             strict: see `begin_step`.
         """
-        if episode_id is None:
-            return
         keep = self._recorder is not None
         if keep:
             calling = {c.text: replace(c, wire=None) for c in candidates if c.tool_calls}
@@ -202,22 +200,6 @@ class Episodes:
         except EpisodeFullError as error:
             return str(error)
         return ""
-
-    def _require_endable(self, episode_id: str | None, outcome: float) -> None:
-        if episode_id is None:
-            raise InvalidRequestError(
-                f"the header {OUTCOME_HEADER} ends the episode of a request, and this one names "
-                "no episode; name it by X-Session-ID, the path /episodes/ID/ or episode_id"
-            )
-        self._require_reward(outcome)
-
-    def _require_earning(self, episode_id: str | None, earned: float) -> None:
-        if episode_id is None:
-            raise InvalidRequestError(
-                f"earned is {earned:g}, what an episode has earned before a step, and this request "
-                "names no episode; name it by X-Session-ID, the path /episodes/ID/ or episode_id"
-            )
-        self._require_reward(earned, name="earned")
 
     def _require_reward(self, reward: float, *, name: str = "reward") -> None:
         lowest, highest = self._rewards

@@ -72,9 +72,7 @@ class GuidedStepService(RequestService):
         self.check_num_candidates(asked.num_candidates)
         asked = await self._in_episode(asked)
         episode_id = asked.options.episode_id
-        episode = await self.episodes.begin_step(
-            episode_id, outcome=self.outcome, earned=asked.options.earned, strict=not asked.agent_session
-        )
+        episode = await self.begin_step(episode_id, earned=asked.options.earned, strict=not asked.agent_session)
         play = await play_of(asked, episode, self.learning) if self.learning else Play()
         # Resolved before drawing and held to the end, so that no answer mixes two versions.
         with self._held(asked, play) as held:

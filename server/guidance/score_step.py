@@ -92,7 +92,8 @@ class ScoringService(RequestService):
                     f"the header {header} is of a step of an episode, and this request only "
                     "scores; post the outcome to /v1/episodes/ID/outcome"
                 )
-        episode = await self.episodes.find(self._episode(episode_id))
+        named = self._episode(episode_id)
+        episode = None if named is None else await self.episodes.find(named)
         return self._lease(name, episode_id, await self._learned(name, episode))
 
     async def _learned(self, name: str | None, episode: Episode | None) -> ServedQModel | None:
@@ -126,7 +127,7 @@ class ScoringService(RequestService):
         """Score a step of an episode; returns the Q model as well."""
         episode_id = self._episode(episode_id)
         earned = earned if self.earned is None else self.earned
-        episode = await self.episodes.begin_step(episode_id, outcome=self.outcome, earned=earned)
+        episode = await self.begin_step(episode_id, earned=earned)
         learned = await self._learned(q_model, episode)
         with self._lease(q_model, episode_id, learned) as held:
             scored = await self.score(history, candidates, held, long_history=long_history, selection=selection)

@@ -15,7 +15,7 @@ from qguide.qnet.errors import InvalidRequestError, MalformedHistoryError
 from qguide.qnet.features.domain import Domain
 from qguide.qnet.records import ThresholdActionRow
 from qguide.qnet.types import History, Sampling
-from qguide.server.episodes.service import Episodes
+from qguide.server.episodes.service import OUTCOME_HEADER, Episodes
 from qguide.server.episodes.state import Episode
 from qguide.server.guidance.readable_view import ReadableView
 from qguide.server.http.errors import BelowThresholdError
@@ -58,6 +58,18 @@ class RequestService:
         """Validate messages and convert them to a history."""
         most, most_bytes = self.settings.max_history_messages, self.settings.max_text_bytes
         return to_history(messages, most=most, most_bytes=most_bytes)
+
+    async def begin_step(self, episode_id: str | None, *, earned: float | None, strict: bool = True) -> Episode | None:
+        """The episode before a step; None if it is new or the request names none; see `Episodes.begin_step`."""
+        if episode_id is not None:
+            return await self.episodes.begin_step(episode_id, outcome=self.outcome, earned=earned, strict=strict)
+        for name, said in ((f"the header {OUTCOME_HEADER}", self.outcome), ("earned", earned)):
+            if said is not None:
+                raise InvalidRequestError(
+                    f"{name} is {said:g}, which is of an episode, and this request names no episode; "
+                    "name it by X-Session-ID, the path /episodes/ID/ or episode_id"
+                )
+        return None
 
 
 @dataclass(frozen=True, slots=True)

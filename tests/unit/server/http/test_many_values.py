@@ -15,10 +15,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from qguide.qnet.body_limits import has_more_values, marks_in
 from qguide.server import routes as modules_of_routes
 from qguide.server.app import create_app
-from qguide.server.http.bodies import BodyRoute, body_schema, most_values
+from qguide.server.http.bodies import BodyRoute, body_schema, has_more_values, marks_in, most_values
 from tests.unit.server.conftest import FAKES
 
 JSON = {"content-type": "application/json"}
