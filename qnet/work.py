@@ -244,7 +244,7 @@ def taken_by(take: Take | None) -> AbstractContextManager[None]:
     return _set(_take, take)
 
 
-HEADER: Final = "X-Session-ID"
+SESSION_HEADER: Final = "X-Session-ID"
 _SAFE: Final = "/:@!$*+,;=()'&[]"
 
 _session: ContextVar[str] = ContextVar("session", default="")
@@ -273,7 +273,7 @@ def session_headers() -> dict[str, str]:
     Characters that a header cannot carry are percent-encoded.
     """
     session_id = current_session()
-    return {HEADER: quote(session_id, safe=_SAFE)} if session_id else {}
+    return {SESSION_HEADER: quote(session_id, safe=_SAFE)} if session_id else {}
 
 
 def cache_salt_of(body: Mapping[str, Any]) -> dict[str, str]:

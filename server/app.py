@@ -22,15 +22,14 @@ from qguide.server.episodes.archive import EpisodeArchive
 from qguide.server.episodes.service import Episodes, build_recorder, build_store, outlasting
 from qguide.server.episodes.state import EpisodeLimits
 from qguide.server.gemini.schemas import GeminiErrorBody
-from qguide.server.http.addresses import BaseUrls, SessionIds, TrustedHosts
-from qguide.server.http.admission import AdmissionMiddleware, Limiter, RateLimits, declare_keys
+from qguide.server.http.admission import AdmissionMiddleware, Limiter, RateLimits, TrustedHosts, declare_keys
 from qguide.server.http.bodies import BodyReader
 from qguide.server.http.error_table import STATUSES, install_error_handlers
 from qguide.server.http.errors import RATE_LIMIT_HEADERS
 from qguide.server.http.event_stream import described_errors
 from qguide.server.http.keys import KeyFile
 from qguide.server.http.long_bodies import LongBodies
-from qguide.server.http.middleware import ID_HEADERS, CancelWhenGone, Drain, Observe
+from qguide.server.http.middleware import ID_HEADERS, Addresses, CancelWhenGone, Drain, Observe
 from qguide.server.learning.service import build_learning
 from qguide.server.observability.metrics import Exposition
 from qguide.server.own_bodies.answers import ErrorBody
@@ -238,7 +237,6 @@ def _surround(app: FastAPI, settings: Settings) -> None:
             allow_headers=["*"],
             expose_headers=[*RATE_LIMIT_HEADERS, "Retry-After", *ID_HEADERS, "X-QGuide-Replica"],
         )
-    app.add_middleware(BaseUrls)
-    app.add_middleware(SessionIds)  # before admission, which decides by the path
+    app.add_middleware(Addresses)  # before admission, which decides by the path
     app.add_middleware(TrustedHosts, settings=settings)
     app.add_middleware(Observe)

@@ -1,4 +1,4 @@
-"""Admission of requests: API keys, graceful shutdown and rate limits.
+"""Admission of requests: trusted hosts, API keys, graceful shutdown and rate limits.
 
 The key is checked before any of the body is read, so that requests without one cost next to
 nothing. Limits apply after the body has arrived, so that slow senders do not use up places. They
@@ -17,6 +17,7 @@ from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from ipaddress import ip_address
 from typing import Any, Final, Literal, TypeVar
 
 import structlog
@@ -28,7 +29,13 @@ from starlette.datastructures import Headers, MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from qguide.qnet.work import Tenant, working_for
-from qguide.server.http.errors import ForbiddenError, OverLimitError, UnauthorizedError, rate_limit_headers
+from qguide.server.http.errors import (
+    ForbiddenError,
+    OverLimitError,
+    UnauthorizedError,
+    UntrustedHostError,
+    rate_limit_headers,
+)
 from qguide.server.http.keys import Key
 from qguide.server.http.middleware import HttpMiddleware
 from qguide.server.observability.request_context import Account
@@ -36,6 +43,7 @@ from qguide.server.redis.client import RedisLink
 from qguide.server.settings.settings import Settings
 
 ANONYMOUS: Final = "anonymous"
+ANY_HOST: Final = "*"
 _ROUNDING_S: Final = 0.5
 Answer = TypeVar("Answer")
 _log = structlog.get_logger(__name__)
@@ -217,6 +225,56 @@ def _requests(caller: Caller) -> RateLimitItem:
 
 def _tokens(caller: Caller) -> RateLimitItem:
     return RateLimitItemPerDay(caller.tokens_per_day, namespace="tokens")
+
+
+class TrustedHosts(HttpMiddleware):
+    """Refuses requests whose Host header is not one of this server's names.
+
+    A web page on evil.example can make that name resolve to 127.0.0.1 and then call this server
+    as its own origin; the browser still sends `Host: evil.example`. An IP address in Host is
+    therefore always safe. With API keys such a page has no key to send, so the check is made only
+    if the operator lists trusted hosts.
+    """
+
+    def __init__(self, app: ASGIApp, *, settings: Settings) -> None:
+        super().__init__(app)
+        self._names = {"localhost", settings.host.lower(), *map(str.lower, settings.trusted_hosts)}
+        self._any = ANY_HOST in self._names or bool(settings.keys_file and not settings.trusted_hosts)
+
+    async def serve(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Serve one request if its Host header is trusted."""
+        if not self._any:
+            hosts = [value for name, value in scope["headers"] if name == b"host"]
+            if not all(self._is_trusted(_name_in(host)) for host in hosts) or len(hosts) > 1:
+                raise _untrusted(b", ".join(hosts))
+        await self.app(scope, receive, send)
+
+    def _is_trusted(self, name: str) -> bool:
+        return name in self._names or name.endswith(".localhost") or _is_address(name)
+
+
+def _untrusted(host: bytes) -> UntrustedHostError:
+    return UntrustedHostError(
+        f"the Host header is {host.decode('latin-1')[:80]!r}; this server accepts localhost, IP "
+        "addresses and the names in QGUIDE_TRUSTED_HOSTS; add the name there "
+        '(["qguide.example"]; ["*"] accepts any)'
+    )
+
+
+def _name_in(host: bytes) -> str:
+    """The host name without its port, in lower case."""
+    text = host.decode("latin-1").strip().lower()
+    if text.startswith("["):
+        return text[1:].partition("]")[0]
+    return text.partition(":")[0].removesuffix(".")
+
+
+def _is_address(name: str) -> bool:
+    try:
+        ip_address(name)
+    except ValueError:
+        return False
+    return True
 
 
 class AdmissionMiddleware(HttpMiddleware):

@@ -81,7 +81,7 @@ def _of_request(request: Request, wanted_s: float | None) -> dict[str, Any]:
     """Fields that both services have: the application's, and the request's own.
 
     The time limit is the server's, or the caller's if it is shorter. The URL or headers may name an
-    episode and its outcome; see `qguide.server.http.addresses`.
+    episode and its outcome; see `qguide.server.http.middleware`.
     """
     app, state = request.app.state, request.state
     limit_s = min(app.settings.timeout_s, wanted_s or app.settings.timeout_s)
