@@ -34,8 +34,7 @@ from qguide.server.guidance.step_types import (
     until_of,
 )
 from qguide.server.learning.seat import Play
-from qguide.server.observability.request_context import upstream_session
-from qguide.server.observability.tracing import record_draw, record_q_values, record_usage
+from qguide.server.observability.request_context import record_draw, record_q_values, record_usage, upstream_session
 from qguide.server.q_models.models import MeteredPolicy, ServedPolicy
 from qguide.server.q_models.served import QModelLease, ServedQModel
 from qguide.server.settings.thresholds import ThresholdSettings

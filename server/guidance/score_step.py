@@ -22,7 +22,7 @@ from qguide.server.guidance.step_types import (
     reason_outside,
     selection_rule,
 )
-from qguide.server.observability.tracing import record_q_values
+from qguide.server.observability.request_context import record_q_values
 from qguide.server.own_bodies.history import TriedCandidates, to_candidates, to_documents
 from qguide.server.own_bodies.schemas import CandidateMessage, ScoreItem
 from qguide.server.q_models.served import QModelLease, ServedQModel

@@ -17,8 +17,7 @@ from qguide.qnet.device.device_thread import BatchRun, Ending
 from qguide.qnet.judging.judge import CallOutcome
 from qguide.qnet.types import ActionOutcome, HistoryWindow, ThresholdAction
 from qguide.qnet.work import TokenUsage
-from qguide.server.observability.request_context import charge_tokens
-from qguide.server.observability.tracing import NoTracing, Tracing
+from qguide.server.observability.request_context import NoTracing, Tracing, charge_tokens
 
 _SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60)
 _COUNTS = (1, 2, 3, 4, 5, 8, 16, 32, 64)

@@ -23,7 +23,7 @@ from qguide.qnet.policies.upstream_settings import UpstreamLimits
 from qguide.qnet.scoring.rules import split_rules
 from qguide.qnet.scoring.scripted import ScriptedScorer
 from qguide.server.observability.metrics import Metrics
-from qguide.server.observability.tracing import build_tracing
+from qguide.server.observability.request_context import build_tracing
 from qguide.server.q_models.aliases import DEFAULT, Shares, plain_name, shares_of
 from qguide.server.q_models.checks import check_policies, check_thresholds, require_licence
 from qguide.server.q_models.judge import build_judge, check_judges, is_judge

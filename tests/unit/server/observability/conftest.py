@@ -4,7 +4,7 @@ import pytest
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
-from qguide.server.observability.tracing import OtelTracing
+from qguide.server.observability.request_context import OtelTracing
 from qguide.server.q_models import build
 
 

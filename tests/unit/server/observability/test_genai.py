@@ -7,7 +7,7 @@ from opentelemetry.sdk.trace import ReadableSpan
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
 from qguide.server.chat.fake_openai import FakeUpstream
-from qguide.server.observability.tracing import EVALUATION
+from qguide.server.observability.request_context import EVALUATION
 from tests.unit.server.conftest import Serve, settings_of
 
 MESSAGES = [{"role": "user", "content": "a secret place"}]

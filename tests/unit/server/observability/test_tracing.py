@@ -12,7 +12,7 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 
 from qguide.qnet.errors import ConfigError
 from qguide.server.chat.fake_openai import FakeUpstream
-from qguide.server.observability.tracing import build_tracing
+from qguide.server.observability.request_context import build_tracing
 from qguide.server.settings.settings import Settings
 from tests.unit.server.conftest import FAKES, Serve, settings_of
 
