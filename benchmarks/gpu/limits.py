@@ -27,8 +27,8 @@ from benchmarks.measurement.measure import MatrixProduct, clock_here, least_flop
 from benchmarks.measurement.shapes import SHAPES, build_qnet, llama_config, spell
 from benchmarks.measurement.steps import Point, draw_step
 from benchmarks.score.baselines import Ours
+from qguide.qnet.device.local_policy import LocalPolicy
 from qguide.qnet.models.checkpoint import LoadedPolicy, LoadedQNet
-from qguide.qnet.policies.local import LocalPolicy
 from qguide.qnet.types import Message, SampleRequest, Sampling
 
 _COPIED_BYTES: Final = 2 * 1024**3

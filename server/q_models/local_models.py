@@ -5,9 +5,9 @@ from pathlib import Path
 import torch
 
 from qguide.qnet.device.device_thread import DeviceThread
+from qguide.qnet.device.local_policy import LocalPolicy
 from qguide.qnet.errors import ConfigError
 from qguide.qnet.models.checkpoint import LoadedPolicy, load_policy, load_q_model
-from qguide.qnet.policies.local import LocalPolicy
 from qguide.qnet.scoring.build import build_serving_scorer
 from qguide.qnet.sliced_scorer import CachingScorer
 from qguide.server.q_models.registry import ScorerSource

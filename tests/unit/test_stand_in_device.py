@@ -16,8 +16,8 @@ import torch
 from accelerate.state import PartialState
 from torch import nn
 
+from qguide.qnet.device.local_policy import LocalPolicy
 from qguide.qnet.models.checkpoint import load_policy, load_q_model
-from qguide.qnet.policies.local import LocalPolicy
 from qguide.qnet.scoring.build import build_naive_scorer, build_shared_prefix_scorer
 from qguide.qnet.scoring.full_sequences import FullSequenceScorer
 from qguide.qnet.types import Message, SampleRequest, Sampling, ScoreRequest

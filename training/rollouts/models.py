@@ -132,8 +132,8 @@ def build_policy(name: str, inference: Inference, environment: EnvironmentConfig
     if name == EXPERT:
         return build_expert_policy(environment)
 
+    from qguide.qnet.device.local_policy import LocalPolicy
     from qguide.qnet.models.checkpoint import load_policy
-    from qguide.qnet.policies.local import LocalPolicy
 
     loaded = load_policy(model_folder(name, "policy"), dtype=inference.torch_dtype(), device=inference.device)
     return LocalPolicy(loaded, cache_bytes=inference.cache_bytes)

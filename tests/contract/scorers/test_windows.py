@@ -3,10 +3,10 @@
 import pytest
 import torch
 
+from qguide.qnet.device.local_policy import LocalPolicy
 from qguide.qnet.engine.packed_model import PackedModel
 from qguide.qnet.engine.tree_attention import tree_inputs
 from qguide.qnet.errors import CheckpointError
-from qguide.qnet.policies.local import LocalPolicy
 from qguide.qnet.scoring.build import build_serving_scorer
 from qguide.qnet.scoring.value_head import NaiveScorer, SharedPrefixScorer
 from qguide.qnet.types import Message, SampleRequest, Sampling, ScoreRequest

@@ -9,7 +9,7 @@ import pytest
 from fastapi.testclient import TestClient
 
 from qguide.qnet.device.device_thread import DeviceThread
-from qguide.qnet.policies.local import LocalPolicy
+from qguide.qnet.device.local_policy import LocalPolicy
 from qguide.qnet.scoring.value_head import SharedPrefixScorer
 from qguide.qnet.sliced_scorer import CachingScorer
 from qguide.qnet.types import Policy, TaskMarker

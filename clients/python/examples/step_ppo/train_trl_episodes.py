@@ -21,9 +21,9 @@ from train_trl import build_config, build_parser, train
 from transformers import AutoModelForCausalLM, AutoTokenizer
 from trl.trainer.grpo_trainer import GRPOTrainer
 
+from qguide.qnet.device.local_policy import LocalPolicy
 from qguide.qnet.errors import HistoryTooLongError
 from qguide.qnet.models.checkpoint import LoadedPolicy, load_policy
-from qguide.qnet.policies.local import LocalPolicy
 from qguide.qnet.rendering.renderer import Renderer
 from qguide.qnet.types import Sampling
 from qguide.training.environments.registry import SelectedSuite, build_selected_suite, environment_config

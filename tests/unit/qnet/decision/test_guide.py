@@ -10,9 +10,9 @@ import pytest
 from qguide.qnet.decision.decision import Decision, Guidance
 from qguide.qnet.decision.guide import NO_DEADLINE, Deadline, guide
 from qguide.qnet.device.device_thread import DeviceThread
+from qguide.qnet.device.local_policy import LocalPolicy
 from qguide.qnet.device.scoring_worker import ScoringWorker
 from qguide.qnet.errors import HistoryTooLongError, InvalidCandidatesError, ScorerUnavailableError
-from qguide.qnet.policies.local import LocalPolicy
 from qguide.qnet.policies.scripted import ScriptedPolicy
 from qguide.qnet.scoring.scripted import ScriptedScorer
 from qguide.qnet.scoring.value_head import NaiveScorer, SharedPrefixScorer

@@ -7,9 +7,9 @@ import pytest
 from fastapi.testclient import TestClient
 
 from qguide.qnet.device.device_thread import DeviceThread
+from qguide.qnet.device.local_policy import LocalPolicy
 from qguide.qnet.models.remote_trunk import load_remote_trunk
 from qguide.qnet.models.trunk_export import export_trunk
-from qguide.qnet.policies.local import LocalPolicy
 from qguide.qnet.scoring.value_head import SharedPrefixScorer
 from qguide.server.chat.fake_openai import FakeUpstream
 from qguide.server.http.keys import create_key

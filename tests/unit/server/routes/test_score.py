@@ -6,7 +6,7 @@ import pytest
 from fastapi.testclient import TestClient
 
 from qguide.qnet.device.device_thread import DeviceThread
-from qguide.qnet.policies.local import LocalPolicy
+from qguide.qnet.device.local_policy import LocalPolicy
 from qguide.qnet.scoring.value_head import NaiveScorer, SharedPrefixScorer
 from qguide.qnet.types import Message, ScoreRequest
 from qguide.server.q_models.models import Models

@@ -6,8 +6,8 @@ from random import Random
 
 import pytest
 
+from qguide.qnet.device.local_policy import LocalPolicy
 from qguide.qnet.errors import EnvironmentFailureError, HistoryTooLongError, UpstreamUnavailableError
-from qguide.qnet.policies.local import LocalPolicy
 from qguide.qnet.types import Candidate, Message, SampleRequest
 from qguide.training.environment import StepResult
 from qguide.training.exploration.step_rewards import StepReward, StepRewards, step_reward

@@ -11,10 +11,10 @@ import torch
 from pydantic import ValidationError
 from rich.console import Console
 
+from qguide.qnet.device.local_policy import LocalPolicy
 from qguide.qnet.errors import ConfigError, EnvironmentFailureError, HistoryTooLongError
 from qguide.qnet.models.checkpoint import save_checkpoint
 from qguide.qnet.models.manifest import Manifest
-from qguide.qnet.policies.local import LocalPolicy
 from qguide.qnet.records import ROOT_ID, TreeRow
 from qguide.qnet.types import Candidate, Message, SampleRequest
 from qguide.training.algorithms.tree import EXPERT

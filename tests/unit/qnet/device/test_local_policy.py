@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 import torch
 
+from qguide.qnet.device.local_policy import LocalPolicy
 from qguide.qnet.errors import CheckpointError, HistoryTooLongError
-from qguide.qnet.policies.local import LocalPolicy
 from qguide.qnet.types import Candidate, History, Message, SampleRequest, Sampling
 from tests.support.tiny_models import ARCHITECTURES, CONTEXT, WORDS, policy_model, renderer
 
