@@ -34,7 +34,8 @@ from qguide.server.learning.service import build_learning
 from qguide.server.observability.metrics import Exposition
 from qguide.server.own_bodies.answers import ErrorBody
 from qguide.server.q_models.build import build_models
-from qguide.server.q_models.models import MeteredPolicy, Models
+from qguide.server.q_models.registry import Models
+from qguide.server.q_models.served import MeteredPolicy
 from qguide.server.redis.client import SharedRows
 from qguide.server.responses.answers import ResponseEvent
 from qguide.server.responses.socket import ResponsesSockets

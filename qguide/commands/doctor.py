@@ -19,7 +19,7 @@ from qguide.qnet.errors import QGuideError
 from qguide.qnet.packages import PACKAGES, Kind, install, plugins
 
 if TYPE_CHECKING:
-    from qguide.server.q_models.models import Models
+    from qguide.server.q_models.registry import Models
     from qguide.server.settings.settings import Settings
 
 Status = Literal["ok", "note", "fault"]

@@ -23,7 +23,7 @@ from qguide.server.chat.schemas import (
 )
 from qguide.server.own_bodies.answers import Absent
 from qguide.server.own_bodies.schemas import NOT_EMPTY, WHOLE, Integer, ListOf, Positive, Temperature
-from qguide.server.q_models.models import ServedPolicy
+from qguide.server.q_models.served import ServedPolicy
 from qguide.server.settings.allowed_parameters import chat_parameters
 
 _OF_TEXTS: Final = ("echo", "logprobs", "suffix")

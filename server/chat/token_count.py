@@ -16,7 +16,8 @@ from qguide.server.chat.schemas import GuidanceOptions, chat_request_of
 from qguide.server.chat.translation import read_request, to_chat_history
 from qguide.server.guidance.readable_view import readable_view
 from qguide.server.guidance.step_types import GuidedStepRequest
-from qguide.server.q_models.models import Models, ServedPolicy
+from qguide.server.q_models.registry import Models
+from qguide.server.q_models.served import ServedPolicy
 from qguide.server.settings.settings import Settings
 
 _COUNTING_S: Final = 5.0

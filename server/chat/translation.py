@@ -20,7 +20,7 @@ from qguide.server.guidance.step_types import GuidedStepRequest, GuidedStepResul
 from qguide.server.own_bodies.answers import verdict_fields
 from qguide.server.own_bodies.history import check_count, check_readable, check_size
 from qguide.server.own_bodies.schemas import text_in
-from qguide.server.q_models.models import ServedPolicy
+from qguide.server.q_models.served import ServedPolicy
 from qguide.server.settings.allowed_content import check_tools
 from qguide.server.settings.allowed_parameters import chat_parameters
 from qguide.server.settings.settings import Settings

@@ -20,7 +20,7 @@ from qguide.server.episodes.state import Episode, EpisodeChange, EpisodeLimits, 
 from qguide.server.episodes.store import EpisodeStore, MemoryEpisodeStore
 from qguide.server.observability.metrics import Metrics
 from qguide.server.observability.request_context import scoped_episode_id
-from qguide.server.q_models.aliases import plain_name
+from qguide.server.q_models.served import plain_name
 from qguide.server.redis.client import RedisLink
 from qguide.server.settings.outcome_rules import OutcomeRule, ruled_outcome
 from qguide.server.settings.settings import Settings

@@ -33,7 +33,7 @@ from qguide.server.own_bodies.schemas import (
     Positive,
     QModelName,
 )
-from qguide.server.q_models.served import QModelLease
+from qguide.server.q_models.threaded import QModelLease
 
 Verdict = Literal["best", "behind", "budget", "ended"]
 _RANKS: Final = "attempts are compared by values of different states, but {} ranks the candidates of one step; {}"

@@ -35,8 +35,8 @@ from qguide.server.guidance.step_types import (
 )
 from qguide.server.learning.seat import Play
 from qguide.server.observability.request_context import record_draw, record_q_values, record_usage, upstream_session
-from qguide.server.q_models.models import MeteredPolicy, ServedPolicy
-from qguide.server.q_models.served import QModelLease, ServedQModel
+from qguide.server.q_models.served import MeteredPolicy, ServedPolicy, ServedQModel
+from qguide.server.q_models.threaded import QModelLease
 from qguide.server.settings.thresholds import ThresholdSettings
 
 

@@ -12,7 +12,8 @@ from qguide.server.guidance.step_types import GuidedStepRequest, GuidedStepResul
 from qguide.server.learning.service import Learning
 from qguide.server.own_bodies.answers import PolicyUsage
 from qguide.server.own_bodies.schemas import PolicyShare
-from qguide.server.q_models.models import Models, ServedPolicy
+from qguide.server.q_models.registry import Models
+from qguide.server.q_models.served import ServedPolicy
 from qguide.server.settings.settings import Settings
 
 _UPSTREAMS_ALONE: Final = frozenset(("tools", "functions", "response_format"))

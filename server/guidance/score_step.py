@@ -25,7 +25,8 @@ from qguide.server.guidance.step_types import (
 from qguide.server.observability.request_context import record_q_values
 from qguide.server.own_bodies.history import TriedCandidates, to_candidates, to_documents
 from qguide.server.own_bodies.schemas import CandidateMessage, ScoreItem
-from qguide.server.q_models.served import QModelLease, ServedQModel
+from qguide.server.q_models.served import ServedQModel
+from qguide.server.q_models.threaded import QModelLease
 from qguide.server.settings.settings import Settings
 
 

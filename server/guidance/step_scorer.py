@@ -31,7 +31,8 @@ from qguide.qnet.types import History, HistoryWindow, ScoreRequest, ScoreResult
 from qguide.server.guidance.readable_view import ReadableView
 from qguide.server.guidance.step_types import reason_outside
 from qguide.server.observability.metrics import Metrics
-from qguide.server.q_models.served import QModelLease, ServedQModel
+from qguide.server.q_models.served import ServedQModel
+from qguide.server.q_models.threaded import QModelLease
 
 _CHOICE: Final = (
     "; or choose by long_history (QGUIDE_LONG_HISTORY): 'window' scores after the task and the newest turns that fit, "

@@ -24,8 +24,8 @@ from qguide.server.observability.metrics import Metrics
 from qguide.server.own_bodies.answers import PolicyUsage, StepCost, ThresholdResult, Timings, Window
 from qguide.server.own_bodies.history import to_history
 from qguide.server.own_bodies.schemas import ChatMessage, StepOptions
-from qguide.server.q_models.models import Models, ServedPolicy
-from qguide.server.q_models.served import ServedQModel
+from qguide.server.q_models.registry import Models
+from qguide.server.q_models.served import ServedPolicy, ServedQModel
 from qguide.server.settings.settings import Settings
 from qguide.server.settings.thresholds import ThresholdSettings
 

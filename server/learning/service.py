@@ -31,7 +31,7 @@ from qguide.server.learning.tally import Spent
 from qguide.server.learning.webhook import build_webhook
 from qguide.server.observability.request_context import calling_key, owner_of, scoped_episode_id
 from qguide.server.q_models.build import open_q_model
-from qguide.server.q_models.models import Models
+from qguide.server.q_models.registry import Models
 from qguide.server.q_models.served import ServedQModel
 from qguide.server.settings.settings import Settings
 

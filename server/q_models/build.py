@@ -24,11 +24,9 @@ from qguide.qnet.scoring.rules import split_rules
 from qguide.qnet.scoring.scripted import ScriptedScorer
 from qguide.server.observability.metrics import Metrics
 from qguide.server.observability.request_context import build_tracing
-from qguide.server.q_models.aliases import DEFAULT, Shares, plain_name, shares_of
 from qguide.server.q_models.checks import check_policies, check_thresholds, require_licence
 from qguide.server.q_models.judge import build_judge, check_judges, is_judge
-from qguide.server.q_models.models import Models, ServedPolicy
-from qguide.server.q_models.registry import QModel, QModels, ScorerSource
+from qguide.server.q_models.registry import DEFAULT, Models, QModels, Shares, shares_of
 from qguide.server.q_models.remote_sources import (
     build_classify_source,
     build_imported_source,
@@ -37,7 +35,8 @@ from qguide.server.q_models.remote_sources import (
     server_of,
 )
 from qguide.server.q_models.score_cache import ScoreCache
-from qguide.server.q_models.served import Runtime, ServedQModel, source_of
+from qguide.server.q_models.served import Runtime, ServedPolicy, ServedQModel, plain_name, source_of
+from qguide.server.q_models.threaded import QModel, ScorerSource
 from qguide.server.q_models.without_model import RuleQModel, build_no_q_model, unguided_policies
 from qguide.server.redis.client import RedisLink, SharedRows
 from qguide.server.settings.remote_models import Upstream

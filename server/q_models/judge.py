@@ -15,9 +15,7 @@ from qguide.qnet.judging.settings import JudgeSettings
 from qguide.qnet.policies.openai_compatible import OpenAICompatiblePolicy
 from qguide.qnet.scoring.rules import split_rules
 from qguide.qnet.types import ScoreRequest, ScoreResult
-from qguide.server.q_models.aliases import join, plain_name
-from qguide.server.q_models.models import ServedPolicy
-from qguide.server.q_models.served import Prompted, Runtime, ServedQModel
+from qguide.server.q_models.served import Prompted, Runtime, ServedPolicy, ServedQModel, join, plain_name
 from qguide.server.settings.settings import Settings
 
 JUDGE: Final = "judge:"

@@ -1,242 +1,185 @@
-"""Registry of the served Q models, which are added, swapped and dropped while requests run.
+"""Registry of the served models: the names that requests can use, and what they resolve to.
+
+A version of a Q model is written `name@version`. Its plain name resolves to one version of that name.
+An alias resolves to one model, or splits episodes between several; an episode then stays with one of
+them. The table of names is immutable, and replaced at every change.
 
 A request resolves its version once, at its start, and holds it to its end. A version that is no
 longer served is closed when its last request has released it: cache, weights and connections are
 freed on the thread that used them, after whatever is still running there.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext, suppress
-from dataclasses import dataclass, replace
-from functools import partial
-from typing import TYPE_CHECKING, Any
+import asyncio
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass, field, replace
+from hashlib import sha256
+from math import isfinite
+from time import time
+from typing import Final
 
 from structlog.contextvars import bound_contextvars
 
-from qguide.qnet.decision.history_window import RequestSize
-from qguide.qnet.device.device_thread import BatchRun, DeviceThread
-from qguide.qnet.device.scoring_worker import ReadAhead, ScoringWorker
-from qguide.qnet.errors import ScorerUnavailableError
-from qguide.qnet.features.domain import Domain
-from qguide.qnet.models.manifest import Manifest
-from qguide.qnet.sliced_scorer import CacheUse, CachingScorer
-from qguide.qnet.turns import resting
-from qguide.qnet.types import History, Message, ScoreRequest, ScoreResult, Slices
-from qguide.qnet.work import record_usage
+from qguide.qnet.errors import RoutingError, UnknownModelError
+from qguide.qnet.policies.openai_compatible import OpenAICompatiblePolicy
+from qguide.qnet.types import History
 from qguide.server.observability.metrics import Metrics
-from qguide.server.observability.request_context import name_episode
-from qguide.server.q_models.aliases import DEFAULT, AliasTable, Shares
-from qguide.server.q_models.served import QModelLease, Runtime, ServedQModel, ShadowScoring, Source, Texts, Written
+from qguide.server.observability.request_context import name_episode, named_deployment, tell_stand_in
+from qguide.server.q_models.served import NAME, Runtime, ServedPolicy, ServedQModel, Texts, Written, plain_name
+from qguide.server.q_models.threaded import QModelLease, ShadowScoring
+from qguide.server.settings.settings import DEFAULT_POLICY, EMBEDDED, NONE, UnknownModels
 
-if TYPE_CHECKING:
-    from qguide.qnet.rendering.renderer import Renderer
+DEFAULT: Final = "default"
+_SHADOW_END_S: Final = 1.0
 
-
-class LazyScorer(CachingScorer):
-    """A scorer that is built at its first use, and built, used and closed on one thread.
-
-    Attributes:
-        cached: cache statistics at the last `look`; readable from any thread.
-    """
-
-    def __init__(self, name: str, build: Callable[[], CachingScorer]) -> None:
-        self.name = name
-        self.cached = CacheUse()
-        self._build: Callable[[], CachingScorer] | None = build
-        self._scorer: CachingScorer | None = None
-
-    def open(self) -> int | None:
-        """Build the scorer if necessary; returns its context length."""
-        self.reads_ahead = self._opened().reads_ahead
-        return self._opened().context
-
-    def prepare(self, request: ScoreRequest) -> Any:
-        """Prepare a request for `slices`; unchanged until the scorer is built."""
-        return request if self._scorer is None else self._scorer.prepare(request)
-
-    def slices(self, prepared: Sequence[Any]) -> Slices[list[ScoreResult]]:
-        """Score prepared requests in slices; the first call builds the scorer."""
-        scorer = self._opened()
-        return scorer.slices([scorer.prepare(one) if isinstance(one, ScoreRequest) else one for one in prepared])
-
-    def prepare_history(self, request: ScoreRequest) -> Any:
-        """The tokens of a request's history; None before the scorer is built."""
-        return None if self._scorer is None else self._scorer.prepare_history(request)
-
-    def read_ahead(self, prepared: Any, *, begin: Callable[[int], None]) -> Iterator[None]:
-        """Read a history into the scorer's cache, pass by pass."""
-        if self._scorer is not None:  # it may have been closed meanwhile
-            yield from self._scorer.read_ahead(prepared, begin=begin)
-
-    def look(self) -> int:
-        """Update `cached`; returns the number of histories evicted since the last call."""
-        before, self.cached = self.cached.evictions, self._opened().cache
-        return self.cached.evictions - before
-
-    def close(self) -> None:
-        """Free cache and connections, and the weights unless they are shared."""
-        if self._scorer is not None:
-            self._scorer.close()
-        self._scorer = self._build = None
-        self.reads_ahead = False
-
-    def _opened(self) -> CachingScorer:
-        if self._scorer is None:
-            assert self._build is not None, "scoring with a closed Q model"
-            self._scorer = self._build()
-        return self._scorer
+Shares = Mapping[str, float]
+"""Names or versions, and the share of episodes that each gets; they need not add up to 1."""
 
 
 @dataclass(frozen=True, slots=True)
-class ScorerSource:
-    """Source of a Q model, from which its scorers are built.
+class AliasTable:
+    """The names that requests can use, and the versions they resolve to.
 
     Attributes:
-        build: builds a scorer with an empty cache; called on the thread that will score with it.
-        manifest: None for a fake.
-        precision: the dtype of its computations.
-        own_thread: score on a separate thread, because it waits on a network and the device thread
-            must not.
-        renderer: makes tokens of messages as the Q model reads them; None for a fake.
-        domain: the states that it was trained on; None if unknown.
+        versions: `name@version` of each served Q model.
+        aliases: plain names and aliases -> their targets.
+        shadows: plain name -> the Q model that scores its requests a second time.
     """
 
-    build: Callable[[], CachingScorer]
-    source: Source
-    manifest: Manifest | None = None
-    own_thread: bool = False
-    precision: str = ""
-    renderer: "Renderer | None" = None
-    domain: Domain | None = None
+    versions: tuple[str, ...] = ()
+    aliases: Mapping[str, Shares] = field(default_factory=dict)
+    shadows: Mapping[str, str] = field(default_factory=dict)
 
+    def __post_init__(self) -> None:
+        for alias, shares in self.aliases.items():
+            if not NAME.fullmatch(alias):
+                raise RoutingError(f"{alias!r} is not a valid name; use 1 to 64 letters, digits and ._/-")
+            self._check_shares(alias, shares)
+            self._check_ends(alias, (alias,))
+        for name, target in self.shadows.items():
+            if name not in self._plain_names:
+                raise RoutingError(
+                    f"{name!r} is not the name of a Q model, so it cannot have a shadow; name one "
+                    f"of {', '.join(sorted(self._plain_names))}"
+                )
+            if target not in self:
+                raise RoutingError(self._nowhere(f"the shadow of {name!r}", target))
 
-class QModel(ServedQModel):
-    """One version of a Q model whose scorers run on threads; owned by the event loop."""
+    def __contains__(self, name: str) -> bool:
+        return name in self.versions or name in self.aliases
 
-    def __init__(self, name: str, version: str, origin: ScorerSource, runtime: Runtime) -> None:
-        manifest = origin.manifest
-        super().__init__(
-            name,
-            version,
-            origin.source,
-            runtime,
-            manifest=manifest,
-            domain=origin.domain,
-            content=f"{manifest.model_dump_json()} {origin.precision}" if manifest else "",
-        )
-        self._renderer = origin.renderer
-        self._own_thread = origin.own_thread
-        self._thread = DeviceThread(max_waiting=runtime.max_waiting) if origin.own_thread else runtime.thread
-        self._resident = LazyScorer(name, origin.build)
-        self._shadow_resident = LazyScorer(name, origin.build)
-        self._worker = self._worker_of(self._resident, self._thread)
-        self._shadow_worker = self._worker_of(self._shadow_resident, runtime.shadow_thread)
+    def resolve(self, name: str, episode_id: str | None) -> str:
+        """Resolve a name to a version; without an episode a split resolves to its first arm."""
+        if name not in self:
+            raise UnknownModelError(f"there is no Q model {name!r}; this server has {', '.join(sorted(self.aliases))}")
+        while name not in self.versions:
+            name = choose_arm(name, self.aliases[name], episode_id)
+        return name
 
-    async def _score(self, request: ScoreRequest) -> ScoreResult:
-        return await self._worker.score(request)
+    def reachable(self, name: str) -> set[str]:
+        """All versions that a name can resolve to."""
+        if name in self.versions:
+            return {name}
+        return set().union(*(self.reachable(target) for target in self.aliases.get(name, ())))
 
-    async def _score_apart(self, request: ScoreRequest) -> ScoreResult:
-        return await self._shadow_worker.score(request)
+    def add(self, version: str, *, replacing: bool) -> "AliasTable":
+        """Add a version; its plain name resolves to it if it is the first of that name.
 
-    @property
-    def healthy(self) -> bool:
-        """True while its scoring thread is alive."""
-        return self._thread.healthy
-
-    @property
-    def waiting(self) -> frozenset[int]:
-        """Requests that wait for a thread of its own; none if it has none."""
-        return self._thread.waiting if self._own_thread else frozenset()
-
-    @property
-    def cached_bytes(self) -> int:
-        """Keys and values that it keeps between requests."""
-        return self._resident.cached.nbytes
-
-    async def count_tokens(self, history: History) -> int | None:
-        """Tokens of a history as it reads it, however many they are; None without a tokenizer."""
-        if self._renderer is None:
-            return None
-        encode = partial(self._renderer.encode_history, history)
-        return len(await self._thread.tokenize(encode, characters=_characters(history)))
-
-    async def pieces(self, texts: Sequence[str], *, special: bool, write: Callable[[Texts], Written]) -> Written | None:
-        """The result of `write` for the tokens of plain texts; None without a tokenizer."""
-        if self._renderer is None:
-            return None
-        split = partial(self._renderer.pieces, special=special)
-
-        def work() -> Written:
-            with resting():
-                return write(map(split, texts))
-
-        return await self._thread.tokenize(work, characters=sum(map(len, texts)))
-
-    async def measure(self, request: ScoreRequest) -> RequestSize | None:
-        """Number of tokens of a request, however many they are; None without a tokenizer."""
-        if self._renderer is None or self.context is None:
-            return None
-        # With a tokenizer there is numpy, which a server without Q models of its own lacks.
-        from qguide.qnet.scoring.rendered_requests import request_size
-
-        work = partial(request_size, self._renderer, request, self.context)
-        characters = _characters((*request.history, *request.candidates))
-        return await self._thread.tokenize(work, characters=characters)
-
-    def read_ahead(self, request: ScoreRequest) -> ReadAhead | None:
-        """Begin to read a history into the prefix cache; None if it has none in this process."""
-        return self._worker.read_ahead(request) if self._resident.reads_ahead else None
-
-    def open(self) -> None:
-        """Build the scorer on the scoring thread; must be called from another thread."""
-        self.context = self._thread.call(self._resident.open).result()
-        self._runtime.metrics.start_series(self.id)
-
-    def close(self) -> None:
-        """Stop its own thread and close its connections, even if requests still wait.
-
-        For shutdown, after the runtime's threads have been closed, which frees everything else.
+        Args:
+            replacing: move the plain name to it, and drop the version that it resolved to.
         """
-        if self._own_thread:
-            self._thread.close()
-            self._resident.close()
-            self._shadow_resident.close()
+        name = plain_name(version)
+        if version in self.versions:
+            raise RoutingError(f"{version} is already served; drop it first or choose another version")
+        if name in self.aliases and name not in self._plain_names:
+            raise RoutingError(f"{name!r} is an alias; choose another name")
+        former = next(iter(self.aliases.get(name, ())), None)
+        versions = (*(v for v in self.versions if not replacing or v != former), version)
+        moves = replacing or former is None
+        aliases = {**self.aliases, name: {version: 1.0}} if moves else self.aliases
+        return replace(self, versions=versions, aliases=aliases)
 
-    def _close_retired(self) -> None:
-        if self._own_thread and not self._thread.healthy:  # only this thread died
-            self._close()
-        for thread, close in ((self._thread, self._close), (self._runtime.shadow_thread, self._close_shadow)):
-            with suppress(ScorerUnavailableError):  # at shutdown; the process frees the memory
-                thread.call(close)
+    def drop(self, version: str) -> "AliasTable":
+        """Remove a version, and its plain name if it was the last of that name."""
+        if version not in self.versions:
+            raise UnknownModelError(f"there is no version {version!r}; this server has {', '.join(self.versions)}")
+        left = tuple(v for v in self.versions if v != version)
+        name = plain_name(version)
+        if name in map(plain_name, left):
+            return replace(self, versions=left)
+        aliases = {a: shares for a, shares in self.aliases.items() if a != name}
+        shadows = {n: target for n, target in self.shadows.items() if n != name}
+        return AliasTable(left, aliases, shadows)
 
-    def _close(self) -> None:
-        self._resident.close()
-        self._remove_series()
-        if self._own_thread:
-            self._thread.close()
+    def move(self, alias: str, to: Shares | None) -> "AliasTable":
+        """Set the target of an alias, which may be new; None removes it."""
+        if to is None:
+            return self._without(alias)
+        return replace(self, aliases={**self.aliases, alias: dict(to)})
 
-    def _close_shadow(self) -> None:
-        self._shadow_resident.close()
-        # A late batch may have created series again.
-        self._remove_series()
+    def shadow(self, name: str, by: str | None) -> "AliasTable":
+        """Set the shadow of the Q model `name`; None removes it."""
+        kept = {n: target for n, target in self.shadows.items() if n != name}
+        return replace(self, shadows=kept if by is None else {**kept, name: by})
 
-    def _worker_of(self, resident: LazyScorer, thread: DeviceThread) -> ScoringWorker:
-        runtime = self._runtime
-        return ScoringWorker(
-            resident,
-            thread,
-            max_batch=runtime.max_batch,
-            max_batch_tokens=runtime.max_batch_tokens,
-            timeout_s=runtime.timeout_s,
-            observe=partial(self._observe, resident),
-            observe_wait=partial(runtime.metrics.observe_wait, self.id),
-            observe_unanswered=record_usage,
-        )
+    def _without(self, alias: str) -> "AliasTable":
+        if alias not in self.aliases:
+            raise UnknownModelError(f"there is no alias {alias!r}; this server has {', '.join(sorted(self.aliases))}")
+        if alias in self._plain_names:
+            raise RoutingError(f"{alias!r} is the name of a Q model; drop its versions instead")
+        if alias == DEFAULT:
+            raise RoutingError(f"{DEFAULT!r} answers requests that name no Q model; point it to another one")
+        return replace(self, aliases={a: to for a, to in self.aliases.items() if a != alias})
 
-    def _observe(self, resident: LazyScorer, batch: BatchRun) -> None:
-        evicted = resident.look()
-        kept = self._resident.cached.nbytes + self._shadow_resident.cached.nbytes
-        self._runtime.metrics.observe_batch(self.id, batch, cache_bytes=kept, evicted=evicted)
+    @property
+    def _plain_names(self) -> set[str]:
+        return set(map(plain_name, self.versions))
+
+    def _check_shares(self, alias: str, shares: Shares) -> None:
+        if not shares or not all(isfinite(s) and s > 0 for s in shares.values()):
+            raise RoutingError(f"the shares of {alias!r} are {dict(shares)}; send numbers greater than 0")
+        own = alias in self._plain_names
+        if own and (len(shares) > 1 or plain_name(next(iter(shares))) != alias):
+            raise RoutingError(f"{alias!r} is the name of a Q model; point it to one of its own versions")
+
+    def _check_ends(self, alias: str, path: tuple[str, ...]) -> None:
+        for target in self.aliases[alias]:
+            if target not in self:
+                raise RoutingError(self._nowhere(repr(alias), target))
+            if target in path:
+                raise RoutingError(f"{' → '.join((*path, target))} is circular; point the alias to a Q model")
+            if target in self.aliases:
+                self._check_ends(target, (*path, target))
+
+    def _nowhere(self, what: str, target: str) -> str:
+        others = ", ".join(sorted(self.versions)) or "nothing, because no Q model is served"
+        return f"{what} would point to {target!r}, which is not served then; choose {others}"
+
+
+def choose_arm(alias: str, shares: Shares, episode_id: str | None) -> str:
+    """The arm of an episode, by a hash: always the same, and independent of other splits."""
+    arms = _boundaries(shares)
+    first, _ = next(arms)
+    if episode_id is None or len(shares) == 1:
+        return first
+    # An id from JSON may hold a lone surrogate, which has no UTF-8 encoding.
+    digest = sha256(f"{alias}\0{episode_id}".encode(errors="surrogatepass")).digest()
+    point = int.from_bytes(digest[:8], "big") / 2**64
+    # Rounding may leave the last end below 1, and a point above it.
+    return next((arm for arm, end in _boundaries(shares) if point < end), first)
+
+
+def _boundaries(shares: Shares) -> Iterator[tuple[str, float]]:
+    """Each arm and the upper end of its part of [0, 1)."""
+    total, end = sum(shares.values()), 0.0
+    for arm, share in shares.items():
+        end += share
+        yield arm, end / total
+
+
+def shares_of(target: str | Shares) -> Shares:
+    """Normalise a target: an alias of one model is a split with one arm."""
+    return {target: 1.0} if isinstance(target, str) else target
 
 
 class QModels:
@@ -324,8 +267,109 @@ class QModels:
         return None if shadow is model else shadow
 
 
-def _characters(messages: Sequence[Message]) -> int:
-    return sum(len(message.text) for message in messages)
+@dataclass(frozen=True, slots=True)
+class Models:
+    """All models that a request can name, and the threads they run on.
+
+    Attributes:
+        policy: the default policy.
+        paraphraser: the policy that rewords tasks; None if none is configured.
+        upstreams: all upstreams, including the default policy if it is one.
+        started_at: Unix time in seconds.
+        unknown: which unknown names mean a model that is served; see `Settings.unknown_models`.
+        q_model_named: the settings name a Q model.
+        loading: held while one is loaded.
+    """
+
+    runtime: Runtime
+    policy: ServedPolicy
+    q_models: QModels
+    paraphraser: ServedPolicy | None = None
+    upstreams: tuple[ServedPolicy, ...] = ()
+    started_at: int = field(default_factory=lambda: int(time()))
+    unknown: UnknownModels = "error"
+    q_model_named: bool = True
+    loading: asyncio.Lock = field(default_factory=asyncio.Lock)
+
+    @property
+    def healthy(self) -> bool:
+        """True while every thread that answers requests is alive."""
+        return self.runtime.thread.healthy and all(model.healthy for model in self.q_models)
+
+    @property
+    def waiting(self) -> int:
+        """Number of requests with a score that waits for the device or a Q model's own thread."""
+        return len(self.runtime.thread.waiting.union(*(model.waiting for model in self.q_models)))
+
+    @property
+    def cached_bytes(self) -> int:
+        """Keys and values of the Q model that keeps most of them."""
+        return max((model.cached_bytes for model in self.q_models), default=0)
+
+    @property
+    def remote(self) -> list[OpenAICompatiblePolicy]:
+        """Policies of all upstreams."""
+        policies = [upstream.model for upstream in self.upstreams]
+        return [one for one in policies if isinstance(one, OpenAICompatiblePolicy)]
+
+    @property
+    def policies(self) -> dict[str, ServedPolicy]:
+        """Policies by name, the default first."""
+        return {policy.name: policy for policy in (self.policy, *self.upstreams)}
+
+    def find_policy(self, name: str | None) -> ServedPolicy:
+        """Find a policy by its name or its upstream's model name; None is the URL's or the default."""
+        name = named_deployment() if name is None else name
+        if name is None or name == DEFAULT_POLICY:
+            return self.policy
+        policies = self.policies
+        of_model = [policy for policy in self.upstreams if policy.upstream_model == name]
+        if name in policies or len(of_model) == 1:
+            return policies.get(name) or of_model[0]
+        if self._stand_in(policies.keys(), self.policy.name) is None:
+            raise UnknownModelError(f"there is no policy {name!r}; this server has {', '.join(policies)}")
+        return self.policy
+
+    def find_reranker(self, name: str | None) -> str | None:
+        """Name of the Q model for a foreign client, whose names may be another service's."""
+        if name is None or name in self.q_models.routes:
+            return name
+        served = {one.name for one in self.q_models if one.source != NONE}
+        return self._stand_in(served, DEFAULT) or name
+
+    def q_model_for(self, policy: ServedPolicy, named: str | None) -> str | None:
+        """Name of the Q model of a policy's step; None is the default.
+
+        The embedded Q model knows one text game. Unless somebody names it, it scores only what the
+        embedded policy draws.
+        """
+        default = self.q_models.routes.aliases.get(DEFAULT, {})
+        if named or self.q_model_named or policy.source == EMBEDDED or EMBEDDED not in default:
+            return named
+        return NONE
+
+    def _stand_in(self, served: Collection[str], default: str) -> str | None:
+        """The model that serves requests for unknown ones, which the caller is told; None for none."""
+        if self.unknown == "error" or (self.unknown == "only" and len(served) != 1):
+            return None
+        name = next(iter(served)) if len(served) == 1 else default
+        tell_stand_in(name)
+        return name
+
+    def give_up(self, model: ServedQModel) -> None:
+        """Close an opened Q model that is not served; a version of its name and id may be."""
+        model.retire(keep_series=any(other.id == model.id for other in self.q_models))
+
+    async def close(self) -> None:
+        """Stop all threads and connections; does not wait for a shadow that hangs."""
+        await self.q_models.close()
+        for upstream in self.remote:
+            await upstream.close()
+        self.runtime.thread.close()
+        self.runtime.shadow_thread.close(timeout_s=_SHADOW_END_S)
+        for model in self.q_models:
+            model.close()
+        await asyncio.to_thread(self.runtime.metrics.tracing.close)
 
 
 @contextmanager

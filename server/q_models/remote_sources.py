@@ -10,8 +10,8 @@ from typing import TypeVar
 from qguide.qnet.errors import ConfigError
 from qguide.qnet.packages import import_named, raised_text
 from qguide.qnet.sliced_scorer import CachingScorer
-from qguide.server.q_models.aliases import plain_name
-from qguide.server.q_models.registry import ScorerSource
+from qguide.server.q_models.served import plain_name
+from qguide.server.q_models.threaded import ScorerSource
 from qguide.server.settings.remote_models import Classifier, VllmTrunk
 from qguide.server.settings.settings import SCRIPTED, Settings
 

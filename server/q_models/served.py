@@ -1,33 +1,26 @@
-"""One version of a served Q model, as requests hold it, and its shadow.
+"""Served policies and versions of Q models: what they run on, and how their work is measured and charged."""
 
-A shadow scores the same request without delaying it: it starts when the request has its scores,
-and runs on a thread of its own. Its result is only logged and counted: the second model's choice is
-never returned.
-"""
-
-import asyncio
 import math
+import re
 from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from time import perf_counter
-from typing import TYPE_CHECKING, Any, Literal, TypeVar
-
-import structlog
+from typing import TYPE_CHECKING, Any, Final, Literal, TypeVar
 
 from qguide.qnet.decision.history_window import RequestSize
-from qguide.qnet.decision.selection import select
 from qguide.qnet.device.device_thread import DeviceThread
 from qguide.qnet.device.fair_thread import DEFAULT_MAX_WAITING
 from qguide.qnet.device.scoring_worker import DEFAULT_MAX_BATCH_TOKENS, ReadAhead
+from qguide.qnet.errors import RoutingError
 from qguide.qnet.features.domain import Domain
 from qguide.qnet.models.manifest import Manifest
+from qguide.qnet.native_requests import DialectName
 from qguide.qnet.scoring.rules import RuleName, compares_draws, rules_before
-from qguide.qnet.types import History, ScoreRequest, ScoreResult
-from qguide.qnet.work import collect_usage, total_of
-from qguide.server.observability.metrics import Metrics, Outcome
-from qguide.server.q_models.aliases import join
+from qguide.qnet.types import Candidate, History, Policy, Sampling, ScoreRequest, ScoreResult, TaskMarker, spent_on
+from qguide.qnet.work import TokenUsage, collect_usage, in_session, total_of
+from qguide.server.observability.metrics import Metrics
 from qguide.server.q_models.score_cache import ScoreCache
 from qguide.server.redis.client import RedisLink
 from qguide.server.settings.settings import EMBEDDED, SCRIPTED
@@ -35,13 +28,30 @@ from qguide.server.settings.settings import EMBEDDED, SCRIPTED
 if TYPE_CHECKING:
     from qguide.qnet.rendering.renderer import Piece
 
+NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._/-]{0,63}")
+_VERSION: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
+
 Texts = Iterable[Iterable["Piece"]]
 """Tokens of each of several texts."""
 Written = TypeVar("Written")
 
 Source = Literal["embedded", "scripted", "checkpoint", "imported", "vllm", "judge", "upstream", "rules", "none"]
-_log = structlog.get_logger(__name__)
 Stage = Literal["paraphrase", "sample", "score"]
+
+
+def plain_name(version: str) -> str:
+    """The name of a `name@version`."""
+    return version.partition("@")[0]
+
+
+def join(name: str, version: str) -> str:
+    """Join name and version to `name@version`."""
+    if not NAME.fullmatch(name) or not _VERSION.fullmatch(version):
+        raise RoutingError(
+            f"{name!r} and {version!r} are not a valid name and version; use 1 to 64 letters, "
+            "digits and ._- (in a name also /), starting with a letter or digit"
+        )
+    return f"{name}@{version}"
 
 
 def source_of(setting: str) -> Source:
@@ -83,6 +93,74 @@ class Runtime:
     max_batch_tokens: int = DEFAULT_MAX_BATCH_TOKENS
     redis: RedisLink | None = None
     score_cache: ScoreCache | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ServedPolicy:
+    """A policy and the metadata of its checkpoint.
+
+    Attributes:
+        context: context length in tokens; None for a fake, or an upstream whose settings name none.
+        manifest: None for a fake, an upstream or a folder that is not a QGuide checkpoint.
+        upstream_model: the model's name at its upstream; None if it runs in this process.
+        dialect: in which its upstream is asked.
+    """
+
+    name: str
+    model: Policy
+    source: Source
+    context: int | None = None
+    manifest: Manifest | None = None
+    upstream_model: str | None = None
+    dialect: DialectName = "chat"
+
+    @property
+    def task_markers(self) -> tuple[TaskMarker, ...]:
+        """Markers of the task in a first user message, if its checkpoint has any."""
+        return self.manifest.task_markers if self.manifest else ()
+
+
+class MeteredPolicy:
+    """A policy whose draws are traced, timed and charged.
+
+    A draw that fails or is cancelled is charged for what upstreams have answered and the device
+    has computed by then; the tokens of an unfinished upstream request are unknown.
+
+    Args:
+        session_id: the episode that the draws belong to, and nothing else of the step; "" for none.
+    """
+
+    def __init__(self, policy: Policy, metrics: Metrics, *, stage: Stage, session_id: str = "") -> None:
+        self.name = policy.name
+        self._policy = policy
+        self._metrics = metrics
+        self._stage = stage
+        self._session_id = session_id
+
+    async def sample(self, history: History, *, n: int, sampling: Sampling) -> list[Candidate]:
+        """Draw candidates, measuring the time including waits."""
+        with measured(self._stage, self._metrics), collect_usage() as answered:
+            try:
+                with in_session(self._session_id):
+                    drawn = await self._policy.sample(history, n=n, sampling=sampling)
+            except BaseException:  # including the cancellation when the client disconnects
+                self._count(total_of(answered))
+                raise
+        spent = spent_on(drawn)
+        self._count(spent)
+        return _with_usage(drawn, spent)
+
+    def _count(self, spent: TokenUsage) -> None:
+        self._metrics.count_drawn(prompt=spent.prompt_tokens, completion=spent.completion_tokens)
+        if self._stage == "paraphrase":
+            self._metrics.paraphrase_tokens.inc(spent.prompt_tokens + spent.completion_tokens)
+
+
+def _with_usage(drawn: list[Candidate], spent: TokenUsage) -> list[Candidate]:
+    """Attach the usage, as upstreams report it, so that a decision's usage equals the charge."""
+    if not drawn or any(candidate.spent for candidate in drawn):
+        return drawn
+    return [replace(drawn[0], spent=spent), *drawn[1:]]
 
 
 class ServedQModel(ABC):
@@ -261,83 +339,6 @@ class ServedQModel(ABC):
     def _remove_series(self) -> None:
         if not self._keeps_series:
             self._runtime.metrics.remove_series(self.id)
-
-
-class ShadowScoring:
-    """Running shadow scoring tasks; their number is limited by the shadow thread's queue."""
-
-    def __init__(self, metrics: Metrics) -> None:
-        self._metrics = metrics
-        self._tasks: set[asyncio.Task[None]] = set()
-
-    def start(self, request: ScoreRequest, result: ScoreResult, *, q_model: str, shadow: ServedQModel) -> None:
-        """Start scoring with the shadow, which is held until the task has ended."""
-        # Before the task begins: by then the version might have been dropped and closed.
-        shadow.hold()
-        task = asyncio.create_task(self._score(request, result, q_model, shadow))
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
-        task.add_done_callback(lambda _: shadow.release())
-
-    async def close(self) -> None:
-        """Cancel all running tasks."""
-        tasks = list(self._tasks)
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
-
-    async def _score(self, request: ScoreRequest, result: ScoreResult, q_model: str, shadow: ServedQModel) -> None:
-        try:
-            again = await shadow.score_uncharged(request)
-            self._metrics.count_tokens(shadow.id, computed=again.computed_tokens, cached=again.cached_tokens)
-            chosen = select(request.candidates, result.q_values).chosen
-            shadow_chosen = select(request.candidates, again.q_values).chosen
-        except Exception as error:  # its message is not logged, because it may hold a prompt
-            self._metrics.count_shadow(shadow.id, "failed")
-            reason = type(error).__name__
-            _log.warning("shadow_failed", q_model=q_model, shadow=shadow.id, reason=reason)
-            return
-        outcome: Outcome = "agreed" if chosen == shadow_chosen else "disagreed"
-        self._metrics.count_shadow(shadow.id, outcome)
-        _log.info(
-            "shadow_scored",
-            q_model=q_model,
-            shadow=shadow.id,
-            chosen=chosen,
-            shadow_chosen=shadow_chosen,
-            q_values=list(result.q_values),
-            shadow_q_values=list(again.q_values),
-        )
-
-
-@dataclass(frozen=True, slots=True)
-class QModelLease:
-    """The version of a Q model that a request holds until its end.
-
-    Attributes:
-        shadow: scores the same requests a second time; None for none.
-    """
-
-    model: ServedQModel
-    scoring: ShadowScoring
-    shadow: ServedQModel | None = None
-
-    @property
-    def id(self) -> str:
-        """`name@version`."""
-        return self.model.id
-
-    @property
-    def name(self) -> str:
-        """The name without the version."""
-        return self.model.name
-
-    async def score(self, request: ScoreRequest) -> ScoreResult:
-        """Score each candidate, then start the shadow."""
-        result = await self.model.score(request)
-        if self.shadow is not None:
-            self.scoring.start(request, result, q_model=self.id, shadow=self.shadow)
-        return result
 
 
 async def _metered(scoring: Awaitable[ScoreResult], metrics: Metrics, q_model: str) -> ScoreResult:

@@ -11,7 +11,7 @@ from qguide.qnet.types import DEFAULT_TEMPERATURE
 from qguide.server.chat.schemas import ChatCompletionRequest, GuidanceOptions, chat_request_of
 from qguide.server.chat.translation import read_request as read_chat_request
 from qguide.server.guidance.step_types import GuidedStepRequest
-from qguide.server.q_models.models import ServedPolicy
+from qguide.server.q_models.served import ServedPolicy
 from qguide.server.responses.compaction import check_readable
 from qguide.server.responses.schemas import CallersTool, ResponsesRequest, TextFormat, Tool
 from qguide.server.settings.settings import Settings

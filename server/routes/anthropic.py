@@ -24,7 +24,7 @@ from qguide.server.http.bodies import BodyRoute, translate_body
 from qguide.server.http.error_bodies import OVERLOADED
 from qguide.server.http.error_table import STATUSES
 from qguide.server.http.event_stream import EventWriter, answer_or_events, answered, described_errors, named_event
-from qguide.server.q_models.models import ServedPolicy
+from qguide.server.q_models.served import ServedPolicy
 from qguide.server.routes.dependencies import ModelsDep, SettingsDep, StepperDep
 from qguide.server.settings.settings import Settings
 

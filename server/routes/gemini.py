@@ -21,7 +21,7 @@ from qguide.server.guidance.step_types import GuidedStepRequest
 from qguide.server.http.bodies import BodyRoute, translate_body
 from qguide.server.http.error_table import STATUSES
 from qguide.server.http.event_stream import EventStream, EventWriter, answer_or_events, described_errors
-from qguide.server.q_models.models import ServedPolicy
+from qguide.server.q_models.served import ServedPolicy
 from qguide.server.routes.dependencies import ModelsDep, SettingsDep, StepperDep
 from qguide.server.settings.settings import Settings
 

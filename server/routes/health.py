@@ -6,7 +6,7 @@ from fastapi import APIRouter, Request, Response
 from prometheus_client import CONTENT_TYPE_LATEST
 
 from qguide.server.own_bodies.answers import Health, Version
-from qguide.server.q_models.models import Models
+from qguide.server.q_models.registry import Models
 from qguide.server.routes.dependencies import DrainDep, ExpositionDep, ModelsDep, SettingsDep, UpstreamsDep, VllmDep
 from qguide.server.settings.settings import VLLM
 

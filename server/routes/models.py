@@ -20,9 +20,8 @@ from qguide.server.http.admission import GOOGLES_KEY, require_admin
 from qguide.server.http.bodies import BodyRoute
 from qguide.server.http.error_table import STATUSES
 from qguide.server.http.event_stream import described_errors
-from qguide.server.q_models.aliases import DEFAULT, shares_of
 from qguide.server.q_models.build import serve_folder
-from qguide.server.q_models.models import Models, ServedPolicy
+from qguide.server.q_models.registry import DEFAULT, Models, shares_of
 from qguide.server.q_models.schemas import (
     AliasRequest,
     DropRequest,
@@ -33,7 +32,7 @@ from qguide.server.q_models.schemas import (
     PriorCard,
     ShadowRequest,
 )
-from qguide.server.q_models.served import ServedQModel
+from qguide.server.q_models.served import ServedPolicy, ServedQModel
 from qguide.server.routes.dependencies import ModelsDep, SettingsDep
 from qguide.server.routes.gemini import list_gemini_models, show_gemini_model
 

@@ -25,7 +25,8 @@ from qguide.server.http.error_table import STATUSES
 from qguide.server.http.event_stream import EventStream, EventWriter, described_errors
 from qguide.server.own_bodies.answers import Absent
 from qguide.server.own_bodies.schemas import NOT_EMPTY, Integer, ListOf, Whole
-from qguide.server.q_models.models import Models, ServedPolicy
+from qguide.server.q_models.registry import Models
+from qguide.server.q_models.served import ServedPolicy
 from qguide.server.routes.dependencies import ModelsDep, StepperDep
 from qguide.server.settings.allowed_parameters import without_effect
 from qguide.server.settings.settings import Settings

@@ -17,7 +17,7 @@ from qguide.qnet.work import all_of
 from qguide.server.guidance.score_step import ScoringService
 from qguide.server.http.bodies import BodyRoute, translate_body
 from qguide.server.own_bodies.history import TriedCandidates, check_size
-from qguide.server.q_models.served import QModelLease
+from qguide.server.q_models.threaded import QModelLease
 from qguide.server.rerank.pooling import ClassifyResponse, PoolingRequest, PoolingResponse
 from qguide.server.rerank.schemas import (
     CohereRerankRequest,

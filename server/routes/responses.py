@@ -31,7 +31,7 @@ from qguide.server.http.error_table import STATUSES, known_error_response, unkno
 from qguide.server.http.errors import DrainingError
 from qguide.server.http.event_stream import EventStream, OutlivingStream, answer_or_events, answered, described_errors
 from qguide.server.own_bodies.schemas import ListOf
-from qguide.server.q_models.models import ServedPolicy
+from qguide.server.q_models.served import ServedPolicy
 from qguide.server.responses.answers import ResponseEvent, ResponseObject
 from qguide.server.responses.compaction import ALONE, Compaction, CompactRequest, asking, compacted
 from qguide.server.responses.output import ResponseWriter, failed, finished, opened, outputs_of, prepared, reopened

@@ -17,7 +17,7 @@ from qguide.qnet.records import OfferRow, Row, TreeRow
 from qguide.qnet.scoring.scripted import ScriptedScorer
 from qguide.server.app import create_app
 from qguide.server.q_models.build import build_models
-from qguide.server.q_models.models import Models
+from qguide.server.q_models.registry import Models
 from qguide.server.settings.remote_models import Upstream
 from qguide.server.settings.settings import EMBEDDED, SCRIPTED, Settings
 from qguide.training.data.runs import read_rows

@@ -14,7 +14,7 @@ from qguide.qnet.policies.scripted import ScriptedPolicy
 from qguide.qnet.records import TreeRow
 from qguide.qnet.scoring.scripted import ScriptedScorer
 from qguide.server.app import create_app
-from qguide.server.q_models.models import Models
+from qguide.server.q_models.registry import Models
 from qguide.server.settings.settings import SCRIPTED, Settings
 from qguide.training.data.records import tree_from_row
 from qguide.training.data.runs import read_rows

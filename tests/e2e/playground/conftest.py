@@ -23,7 +23,7 @@ from qguide.qnet.device.device_thread import DeviceThread
 from qguide.qnet.policies.scripted import ScriptedPolicy
 from qguide.qnet.scoring.scripted import ScriptedScorer
 from qguide.server.app import create_app
-from qguide.server.q_models.models import Models
+from qguide.server.q_models.registry import Models
 from qguide.server.settings.settings import Settings
 from tests.support.serving import serving_app
 from tests.unit.server.conftest import FAKES, models_of

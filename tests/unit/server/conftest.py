@@ -17,9 +17,9 @@ from qguide.server.app import create_app
 from qguide.server.chat.fake_openai import FakeUpstream
 from qguide.server.observability.metrics import Exposition, Metrics
 from qguide.server.q_models.build import build_models
-from qguide.server.q_models.models import Models, ServedPolicy
-from qguide.server.q_models.registry import QModel, QModels, ScorerSource
-from qguide.server.q_models.served import Runtime
+from qguide.server.q_models.registry import Models, QModels
+from qguide.server.q_models.served import Runtime, ServedPolicy
+from qguide.server.q_models.threaded import QModel, ScorerSource
 from qguide.server.settings.remote_models import Upstream
 from qguide.server.settings.settings import SCRIPTED, Settings
 from tests.support.tiny_models import CONTEXT, policy_model, q_model

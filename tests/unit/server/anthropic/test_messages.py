@@ -8,7 +8,7 @@ from fastapi.testclient import TestClient
 
 from qguide.server.chat.fake_openai import DEFAULT_REPLIES, FakeUpstream
 from qguide.server.q_models.build import build_models
-from qguide.server.q_models.models import Models
+from qguide.server.q_models.registry import Models
 from qguide.server.settings.remote_models import Upstream
 from qguide.server.settings.settings import Settings
 from tests.unit.server.conftest import Serve, settings_of

@@ -10,7 +10,7 @@ from qguide.qnet.policies.scripted import ScriptedPolicy
 from qguide.qnet.scoring.scripted import ScriptedScorer
 from qguide.server.chat.fake_openai import DEFAULT_REPLIES, FakeUpstream
 from qguide.server.q_models.build import build_models
-from qguide.server.q_models.models import Models
+from qguide.server.q_models.registry import Models
 from qguide.server.settings.settings import SCRIPTED, Settings
 from tests.support.chats import TOOL, USER, ask, events_of
 from tests.unit.server.conftest import Serve, models_of, settings_of

@@ -10,7 +10,7 @@ from fastapi.testclient import TestClient
 
 from qguide.server.chat.fake_openai import DEFAULT_REPLIES, FakeUpstream
 from qguide.server.q_models.build import build_models
-from qguide.server.q_models.models import Models
+from qguide.server.q_models.registry import Models
 from qguide.server.settings.remote_models import Upstream
 from qguide.server.settings.settings import Settings
 from tests.support.serving import serving_app

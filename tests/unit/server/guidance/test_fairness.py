@@ -26,9 +26,9 @@ from qguide.server.app import create_app
 from qguide.server.http.keys import create_key
 from qguide.server.observability.metrics import Metrics
 from qguide.server.observability.request_context import open_account
-from qguide.server.q_models.models import MeteredPolicy, Models, ServedPolicy
-from qguide.server.q_models.registry import QModel, QModels, ScorerSource
-from qguide.server.q_models.served import Runtime
+from qguide.server.q_models.registry import Models, QModels
+from qguide.server.q_models.served import MeteredPolicy, Runtime, ServedPolicy
+from qguide.server.q_models.threaded import QModel, ScorerSource
 from tests.support.queues import until_waiting
 from tests.support.tiny_models import CONTEXT, WORDS, policy_model, q_model
 from tests.unit.server.conftest import FAKES

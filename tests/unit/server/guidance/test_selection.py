@@ -13,9 +13,9 @@ from qguide.qnet.policies.scripted import ScriptedPolicy
 from qguide.qnet.records import OfferRow
 from qguide.qnet.scoring.scripted import ScriptedScorer
 from qguide.server.observability.metrics import Metrics
-from qguide.server.q_models.models import Models, ServedPolicy
-from qguide.server.q_models.registry import QModel, QModels, ScorerSource
-from qguide.server.q_models.served import Runtime
+from qguide.server.q_models.registry import Models, QModels
+from qguide.server.q_models.served import Runtime, ServedPolicy
+from qguide.server.q_models.threaded import QModel, ScorerSource
 from qguide.server.settings.settings import Settings
 from qguide.training.data.runs import read_rows
 from tests.unit.server.conftest import FAKES, Serve

@@ -19,7 +19,7 @@ from qguide.server.guidance.step_cost import prices_of
 from qguide.server.guidance.step_types import GuidedStepRequest
 from qguide.server.http.keys import create_key
 from qguide.server.own_bodies.schemas import PolicyShare, StepOptions
-from qguide.server.q_models.models import ServedPolicy
+from qguide.server.q_models.served import ServedPolicy
 from qguide.server.settings.remote_models import Upstream
 from qguide.server.settings.settings import Settings
 from tests.support.serving import serving_app

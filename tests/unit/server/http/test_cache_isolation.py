@@ -13,7 +13,7 @@ from qguide.qnet.models.trunk_export import export_trunk
 from qguide.qnet.scoring.value_head import SharedPrefixScorer
 from qguide.server.chat.fake_openai import FakeUpstream
 from qguide.server.http.keys import create_key
-from qguide.server.q_models.models import Models
+from qguide.server.q_models.registry import Models
 from qguide.server.settings.remote_models import Upstream, VllmTrunk
 from qguide.server.settings.settings import SCRIPTED, Settings
 from tests.support.scripted_vllm import scripted_vllm

@@ -25,7 +25,7 @@ from qguide.qnet.scoring.scripted import ScriptedScorer
 from qguide.qnet.types import ScoreRequest, ScoreResult
 from qguide.server.http.error_table import TABLE
 from qguide.server.q_models.build import build_runtime
-from qguide.server.q_models.models import Models
+from qguide.server.q_models.registry import Models
 from qguide.server.settings.settings import Settings
 from tests.unit.server.conftest import FAKES, Serve, models_of
 

@@ -23,7 +23,7 @@ from qguide.qnet.scoring.scripted import ScriptedScorer
 from qguide.qnet.types import ScoreRequest, ScoreResult
 from qguide.server.http.keys import create_key
 from qguide.server.observability.logs import configure_logging
-from qguide.server.q_models.models import Models
+from qguide.server.q_models.registry import Models
 from qguide.server.settings.settings import Settings
 from tests.unit.server.conftest import FAKES, Serve, models_of
 

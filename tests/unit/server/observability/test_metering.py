@@ -15,7 +15,7 @@ from qguide.qnet.scoring.scripted import ScriptedScorer
 from qguide.qnet.types import Candidate, History, Sampling, ScoreRequest, ScoreResult
 from qguide.server.chat.fake_openai import DEFAULT_REPLIES, FakeUpstream
 from qguide.server.q_models.build import build_models
-from qguide.server.q_models.models import Models
+from qguide.server.q_models.registry import Models
 from qguide.server.settings.remote_models import Upstream
 from qguide.server.settings.settings import Settings
 from tests.unit.server.conftest import FAKES, Serve, models_of

@@ -16,8 +16,9 @@ from qguide.qnet.sliced_scorer import CachingScorer
 from qguide.qnet.types import Message, ScoreRequest, ScoreResult
 from qguide.server.observability.request_context import open_account
 from qguide.server.q_models.build import build_runtime
-from qguide.server.q_models.registry import QModel, QModels, ScorerSource
+from qguide.server.q_models.registry import QModels
 from qguide.server.q_models.served import Runtime
+from qguide.server.q_models.threaded import QModel, ScorerSource
 from qguide.server.settings.settings import Settings
 from tests.support.tiny_models import q_model
 

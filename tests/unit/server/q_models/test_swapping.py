@@ -20,9 +20,9 @@ from qguide.qnet.types import Message, ScoreRequest, ScoreResult, Slices
 from qguide.server.app import create_app
 from qguide.server.q_models import build as builders
 from qguide.server.q_models.build import build_models, build_runtime
-from qguide.server.q_models.models import Models
-from qguide.server.q_models.registry import QModel, QModels, ScorerSource
+from qguide.server.q_models.registry import Models, QModels
 from qguide.server.q_models.served import ServedQModel
+from qguide.server.q_models.threaded import QModel, ScorerSource
 from qguide.server.settings.settings import SCRIPTED, Settings
 from tests.support.tiny_models import q_model, save_policy, save_qnet
 

@@ -18,9 +18,9 @@ from qguide.qnet.scoring.vllm import VllmScorer
 from qguide.qnet.types import Message, ScoreRequest
 from qguide.server.app import create_app
 from qguide.server.q_models.build import build_models
-from qguide.server.q_models.models import Models
-from qguide.server.q_models.registry import QModel
+from qguide.server.q_models.registry import Models
 from qguide.server.q_models.served import ServedQModel
+from qguide.server.q_models.threaded import QModel
 from qguide.server.settings.remote_models import VllmTrunk
 from qguide.server.settings.settings import SCRIPTED, Settings
 from tests.support.scripted_vllm import ScriptedVllm, scripted_vllm

@@ -7,7 +7,7 @@ from typing import Any, cast
 import pytest
 from fastapi.testclient import TestClient
 
-from qguide.server.q_models.models import Models
+from qguide.server.q_models.registry import Models
 from qguide.server.q_models.served import Texts
 from qguide.server.rerank.translation import relevance
 from qguide.server.settings.settings import Settings

@@ -9,7 +9,7 @@ from qguide.qnet.device.device_thread import DeviceThread
 from qguide.qnet.device.local_policy import LocalPolicy
 from qguide.qnet.scoring.value_head import NaiveScorer, SharedPrefixScorer
 from qguide.qnet.types import Message, ScoreRequest
-from qguide.server.q_models.models import Models
+from qguide.server.q_models.registry import Models
 from qguide.server.settings.settings import Settings
 from tests.support.tiny_models import policy_model, q_model
 from tests.unit.server.conftest import FAKES, Serve, models_of

@@ -5,7 +5,8 @@ from typing import Any
 import pytest
 
 from qguide.qnet.errors import RoutingError, UnknownModelError
-from qguide.server.q_models.aliases import AliasTable, choose_arm, join
+from qguide.server.q_models.registry import AliasTable, choose_arm
+from qguide.server.q_models.served import join
 
 SHOP = AliasTable().add("shop@v1", replacing=False)
 BOTH = SHOP.add("shop@v2", replacing=False)
