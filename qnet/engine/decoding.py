@@ -13,9 +13,8 @@ import torch
 from torch import Tensor
 
 from qguide.qnet.engine.attention import PackedSegment, joined
-from qguide.qnet.engine.forward_passes import Passes
 from qguide.qnet.engine.kernels import upload
-from qguide.qnet.engine.packed_model import PackedModel, history_segment
+from qguide.qnet.engine.packed_model import PackedModel, Passes, history_segment
 from qguide.qnet.engine.prefix_cache import Branch, Entry
 from qguide.qnet.sliced_scorer import finish
 

@@ -32,11 +32,11 @@ from transformers import PreTrainedModel
 
 from qguide.qnet.engine.branch_rows import BranchRow
 from qguide.qnet.engine.context_length import context_length, shifting_rope
-from qguide.qnet.engine.forward_passes import LastLayerPruning, batches_of_like_length
-from qguide.qnet.engine.kernels import speed_up_linear_layers, upload
+from qguide.qnet.engine.kernels import LastLayerPruning, speed_up_linear_layers, upload
 from qguide.qnet.engine.model_memory import in_float32
 from qguide.qnet.engine.recurrences import adopt_recurrences
 from qguide.qnet.engine.recurrent_states import Branches, State, StateCache, behind, cache_of
+from qguide.qnet.engine.tree_branches import batches_of_like_length
 from qguide.qnet.engine.windows import window_of
 from qguide.qnet.sliced_scorer import finish
 from qguide.qnet.types import Slices

@@ -6,11 +6,11 @@ differ from its ordinary ones.
 """
 
 import weakref
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from itertools import pairwise
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
@@ -25,13 +25,17 @@ from qguide.qnet.engine.attention import (
     register,
 )
 from qguide.qnet.engine.context_length import context_length, shifting_rope
-from qguide.qnet.engine.forward_passes import LastLayerPruning, Passes, pack
-from qguide.qnet.engine.kernels import speed_up_linear_layers, upload
+from qguide.qnet.engine.kernels import LastLayerPruning, speed_up_linear_layers, upload
 from qguide.qnet.engine.kv_buffer import KVBuffer, Stack, stack_alike
 from qguide.qnet.engine.prefix_cache import Entry, PrefixCache, common_prefix
 from qguide.qnet.engine.windows import shortened, window_of
 from qguide.qnet.errors import CheckpointError
 from qguide.qnet.sliced_scorer import finish
+
+Result = TypeVar("Result")
+
+Passes = Generator[list[PackedSegment], None, Result]
+"""Forward passes, each shown before it runs, and what came of all: others may take their turn between two."""
 
 Reader = Callable[[Tensor | None, dict[str, Any]], Tensor]
 """Outputs at the given rows of a (1, N) batch, or at all of them."""
@@ -191,8 +195,18 @@ class PackedModel:
         return stack_alike(buffers, columns)
 
     def batches(self, segments: Iterable[PackedSegment]) -> Iterator[list[PackedSegment]]:
-        """The segments of each forward pass."""
-        return pack(segments, self._tokens_per_forward)
+        """The segments of each forward pass, in order; a long one is cut where its tokens see each other causally."""
+        batch: list[PackedSegment] = []
+        room = self._tokens_per_forward
+        for segment in segments:
+            for part in _parts(segment, self._tokens_per_forward):
+                if batch and len(part.token_ids) > room:
+                    yield batch
+                    batch, room = [], self._tokens_per_forward
+                batch.append(part)
+                room -= len(part.token_ids)
+        if batch:
+            yield batch
 
     @torch.inference_mode()
     def forward(self, batch: list[PackedSegment]) -> Tensor:
@@ -287,6 +301,24 @@ class PackedModel:
         _require_every_layer(entry, trunk)
         scale = max(1.0, float(expected.float().abs().max()))
         return float((expected.float() - found.float()).abs().max()) / scale
+
+
+def _parts(segment: PackedSegment, size: int) -> Iterator[PackedSegment]:
+    if segment.bias is not None or len(segment.token_ids) <= size:
+        if segment.token_ids:
+            yield segment
+        return
+    for start in range(0, len(segment.token_ids), size):
+        end = min(start + size, len(segment.token_ids))
+        yield replace(
+            segment,
+            token_ids=segment.token_ids[start:end],
+            positions=segment.positions[start:end],
+            column=segment.column + start,
+            seen=joined(segment.seen, range(segment.column, segment.column + start)),
+            own=None,
+            read=tuple(row - start for row in segment.read if start <= row < end),
+        )
 
 
 def logits_of(model: PreTrainedModel) -> Reader:

@@ -16,10 +16,10 @@ right, where causal layers never look.
 
 import logging
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, Final, Protocol
+from typing import Any, Final, Protocol, TypeVar
 from weakref import WeakKeyDictionary
 
 import torch
@@ -28,7 +28,6 @@ from torch.utils.checkpoint import checkpoint
 from transformers import DynamicCache, PreTrainedModel
 from transformers.cache_utils import LinearAttentionCacheLayerMixin
 
-from qguide.qnet.engine.forward_passes import batches_of_like_length
 from qguide.qnet.engine.kernels import upload
 from qguide.qnet.engine.model_memory import in_float32
 from qguide.qnet.engine.recurrences import adopt_recurrences
@@ -47,6 +46,8 @@ class RunRows(Protocol):
         """
         ...
 
+
+Row = TypeVar("Row")
 
 _LEAST_TOKENS = 2048
 _LEAST_COLUMNS: Final = 2
@@ -274,3 +275,21 @@ def _probe(model: PreTrainedModel) -> float:
 def _run(model: PreTrainedModel, ids_BT: Tensor, read_N: Tensor, **options: Any) -> tuple[Tensor, Any]:
     output = model(input_ids=ids_BT, **options)
     return output[0].flatten(0, 1)[read_N], output
+
+
+def batches_of_like_length(
+    rows: Iterable[Row], length: Callable[[Row], int], room: int, *, most: int | None = None
+) -> Iterator[list[Row]]:
+    """Rows of similar length together, at least one, and up to so many tokens with padding.
+
+    Args:
+        most: rows of a batch; None is no limit of its own.
+    """
+    batch: list[Row] = []
+    for row in sorted(rows, key=length):
+        if batch and (len(batch) == most or length(row) * (len(batch) + 1) > room):
+            yield batch
+            batch = []
+        batch.append(row)
+    if batch:
+        yield batch

@@ -11,11 +11,10 @@ from math import fsum
 import torch
 
 from qguide.qnet.engine.context_length import context_length
-from qguide.qnet.engine.forward_passes import metered
 from qguide.qnet.engine.packed_model import DEFAULT_CACHE_BYTES, DEFAULT_TOKENS_PER_FORWARD
 from qguide.qnet.models.checkpoint import LoadedImplicitQ
 from qguide.qnet.scoring.logprobs import LogprobReader, LogprobReading
-from qguide.qnet.scoring.rendered_requests import RenderedRequest, RenderingScorer, RequestRenderer
+from qguide.qnet.scoring.rendered_requests import RenderedRequest, RenderingScorer, RequestRenderer, metered
 from qguide.qnet.types import ScoreResult, Slices
 
 

@@ -14,13 +14,18 @@ import torch
 from transformers import PreTrainedModel
 
 from qguide.qnet.engine.attention import PackedSegment
-from qguide.qnet.engine.forward_passes import Passes, metered
 from qguide.qnet.engine.kernels import upload
-from qguide.qnet.engine.packed_model import DEFAULT_CACHE_BYTES, DEFAULT_TOKENS_PER_FORWARD, PackedModel, logits_of
+from qguide.qnet.engine.packed_model import (
+    DEFAULT_CACHE_BYTES,
+    DEFAULT_TOKENS_PER_FORWARD,
+    PackedModel,
+    Passes,
+    logits_of,
+)
 from qguide.qnet.engine.prefix_cache import Entry
 from qguide.qnet.engine.token_trie import TokenTrie
 from qguide.qnet.models.checkpoint import LoadedPolicy
-from qguide.qnet.scoring.rendered_requests import RenderedRequest, RenderingScorer, RequestRenderer
+from qguide.qnet.scoring.rendered_requests import RenderedRequest, RenderingScorer, RequestRenderer, metered
 from qguide.qnet.scoring.value_head import remember, segments
 from qguide.qnet.types import ScoreResult, Slices
 

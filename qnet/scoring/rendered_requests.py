@@ -1,9 +1,10 @@
 """Score requests as tokens, equal candidates once; nothing here needs torch."""
 
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain, takewhile
-from typing import TYPE_CHECKING, ClassVar, Protocol
+from typing import TYPE_CHECKING, ClassVar, Protocol, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,11 +15,15 @@ from qguide.qnet.errors import HistoryTooLongError, MalformedHistoryError
 from qguide.qnet.models.match_features import HeadFeatures, match_features, observed_features, turns_of
 from qguide.qnet.rendering.renderer import RenderedEpisode, Renderer
 from qguide.qnet.sliced_scorer import CacheUse, CachingScorer
-from qguide.qnet.types import History, ScoreRequest
+from qguide.qnet.types import History, ScoreRequest, Slices
+from qguide.qnet.work import TokenUsage
 
 if TYPE_CHECKING:
+    from qguide.qnet.engine.packed_model import Passes
     from qguide.qnet.models.checkpoint import LoadedQNet
     from qguide.qnet.models.classifier import RemoteClassifier
+
+Result = TypeVar("Result")
 
 
 @dataclass(frozen=True, slots=True)
@@ -261,6 +266,22 @@ class HistoryReader(Protocol):
     def read_ahead(self, history: tuple[str, list[int]], *, begin: Callable[[int], None]) -> Iterator[None]:
         """Compute a history, by its salt and tokens, one forward pass after the other."""
         ...
+
+
+def metered(passes: "Passes[Result]", spent: Counter[int]) -> Slices[Result]:
+    """The same work as slices, with the tokens that each owner's segments cost added to `spent`."""
+    try:
+        batch = next(passes)
+        while True:
+            for segment in batch:
+                spent[segment.owner] += len(segment.token_ids)
+            yield {owner: TokenUsage(tokens, 0) for owner, tokens in spent.items()}
+            batch = next(passes)
+    except StopIteration as end:
+        result: Result = end.value
+        return result
+    finally:
+        passes.close()
 
 
 class RenderingScorer(CachingScorer):

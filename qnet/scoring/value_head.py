@@ -16,7 +16,6 @@ from torch import Tensor
 
 from qguide.qnet.engine.attention import PackedSegment, joined
 from qguide.qnet.engine.context_length import context_length
-from qguide.qnet.engine.forward_passes import metered
 from qguide.qnet.engine.kernels import upload
 from qguide.qnet.engine.packed_model import (
     DEFAULT_CACHE_BYTES,
@@ -27,7 +26,13 @@ from qguide.qnet.engine.packed_model import (
 from qguide.qnet.engine.prefix_cache import Branch, Entry
 from qguide.qnet.engine.windows import Columns
 from qguide.qnet.models.checkpoint import LoadedQNet
-from qguide.qnet.scoring.rendered_requests import RenderedRequest, RenderingScorer, head_features, request_renderer
+from qguide.qnet.scoring.rendered_requests import (
+    RenderedRequest,
+    RenderingScorer,
+    head_features,
+    metered,
+    request_renderer,
+)
 from qguide.qnet.types import ScoreResult, Slices
 
 BLOCK_TOKENS = 64

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from qguide.qnet.engine import packed_model as packed_module
-from qguide.qnet.engine.forward_passes import LastLayerPruning
+from qguide.qnet.engine.kernels import LastLayerPruning
 from qguide.qnet.engine.packed_model import PackedModel, hidden_states_of, history_segment
 from qguide.qnet.engine.prefix_cache import Entry
 from tests.support.tiny_models import ARCHITECTURES, q_model
