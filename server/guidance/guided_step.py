@@ -14,24 +14,30 @@ from qguide.qnet.work import one_group
 from qguide.server.episodes.state import Episode, Offer
 from qguide.server.guidance.learning_step import play_of, propensity_of, shadowed
 from qguide.server.guidance.pooled import pooled, with_policies
-from qguide.server.guidance.step_cost import extra_of, priced, prices_of, stage_costs
-from qguide.server.guidance.step_scorer import StepScorer, too_long_to_draw
+from qguide.server.guidance.step_options import (
+    StepScorer,
+    domain_of,
+    fallback_of,
+    is_adaptive,
+    long_history_mode,
+    previous_q,
+    selection_rule,
+    threshold_of,
+    threshold_settings,
+    too_long_to_draw,
+    until_of,
+)
 from qguide.server.guidance.step_types import (
     GuidedStepRequest,
     GuidedStepResult,
     RequestService,
     action_policies,
     action_rows,
-    domain_of,
-    fallback_of,
-    is_adaptive,
-    long_history_mode,
-    previous_q,
+    extra_of,
+    priced,
+    prices_of,
     require_not_stopped,
-    selection_rule,
-    threshold_of,
-    threshold_settings,
-    until_of,
+    stage_costs,
 )
 from qguide.server.learning.seat import Play
 from qguide.server.observability.request_context import record_draw, record_q_values, record_usage, upstream_session

@@ -7,8 +7,7 @@ from typing import Final
 from qguide.qnet.errors import InvalidCandidatesError, InvalidRequestError
 from qguide.qnet.policies.pool import PolicyPool
 from qguide.qnet.types import spent_on
-from qguide.server.guidance.step_cost import cost_of
-from qguide.server.guidance.step_types import GuidedStepRequest, GuidedStepResult
+from qguide.server.guidance.step_types import GuidedStepRequest, GuidedStepResult, cost_of
 from qguide.server.learning.service import Learning
 from qguide.server.own_bodies.answers import PolicyUsage
 from qguide.server.own_bodies.schemas import PolicyShare

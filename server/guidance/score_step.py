@@ -13,15 +13,17 @@ from qguide.qnet.errors import InvalidRequestError
 from qguide.qnet.types import History, Message, ScoreRequest, ScoreResult
 from qguide.server.episodes.service import EARNED_HEADER, OUTCOME_HEADER
 from qguide.server.episodes.state import Episode, Offer
-from qguide.server.guidance.step_scorer import SCORE, Choices, score_in_window
-from qguide.server.guidance.step_types import (
-    RequestService,
+from qguide.server.guidance.step_options import (
+    SCORE,
+    Choices,
     SelectionOptions,
     SelectionRule,
     domain_of,
     reason_outside,
+    score_in_window,
     selection_rule,
 )
+from qguide.server.guidance.step_types import RequestService
 from qguide.server.observability.request_context import record_q_values
 from qguide.server.own_bodies.history import TriedCandidates, to_candidates, to_documents
 from qguide.server.own_bodies.schemas import CandidateMessage, ScoreItem

@@ -1,25 +1,24 @@
-"""The request of a guided step, what its options come to beside the settings, and its result."""
+"""The request of a guided step, and its result: what is told and recorded of it, and what it cost."""
 
-import asyncio
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, Literal, Protocol
+from dataclasses import dataclass, field, replace
+from itertools import chain
+from typing import Any
 
-from qguide.qnet.decision.decision import Decision, Fallback
-from qguide.qnet.decision.early_stop import UntilDecided
+from qguide.qnet.decision.decision import Decision
 from qguide.qnet.decision.guide import Deadline
-from qguide.qnet.decision.history_window import LongHistory
-from qguide.qnet.decision.selection import DEFAULT_TAU, PriorBy, SelectionName
-from qguide.qnet.decision.threshold import Threshold
+from qguide.qnet.decision.threshold import ActionTaken
 from qguide.qnet.errors import InvalidRequestError, MalformedHistoryError
-from qguide.qnet.features.domain import Domain
+from qguide.qnet.policies.pool import PolicyPool
 from qguide.qnet.records import ThresholdActionRow
-from qguide.qnet.types import History, Sampling
+from qguide.qnet.types import Candidate, History, Sampling, spent_on
+from qguide.qnet.work import Prices, TokenUsage, UpstreamCalls, sum_of_known, total_of
 from qguide.server.episodes.service import OUTCOME_HEADER, Episodes
 from qguide.server.episodes.state import Episode
 from qguide.server.guidance.readable_view import ReadableView
 from qguide.server.http.errors import BelowThresholdError
 from qguide.server.learning.service import Learning
+from qguide.server.learning.tally import Spent
 from qguide.server.observability.metrics import Metrics
 from qguide.server.own_bodies.answers import PolicyUsage, StepCost, ThresholdResult, Timings, Window
 from qguide.server.own_bodies.history import to_history
@@ -29,8 +28,7 @@ from qguide.server.q_models.served import ServedPolicy, ServedQModel
 from qguide.server.settings.settings import Settings
 from qguide.server.settings.thresholds import ThresholdSettings
 
-OutOfDomain = Literal["unguided", "guide"]
-"""Answer to a state outside the Q model's domain: the likeliest candidate, or the Q model's."""
+_Draws = list[tuple[TokenUsage, Prices | None]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -161,145 +159,6 @@ class GuidedStepResult:
         }
 
 
-class SelectionOptions(Protocol):
-    """Fields of a request that concern the choice."""
-
-    @property
-    def selection(self) -> SelectionName | None: ...  # noqa: D102
-    @property
-    def tau(self) -> float | None: ...  # noqa: D102
-    @property
-    def out_of_domain(self) -> OutOfDomain | None: ...  # noqa: D102
-
-
-@dataclass(frozen=True, slots=True)
-class SelectionRule:
-    """Rule for the choice of one request; see `qguide.qnet.decision.decision.Guidance`."""
-
-    selection: SelectionName
-    tau: float
-    prior: PriorBy
-    greedy_weight: float = 0.0
-
-
-def selection_rule(
-    options: SelectionOptions, settings: Settings, q_model: ServedQModel, *, prior: PriorBy | None = None
-) -> SelectionRule:
-    """The rule by which a request's action is chosen."""
-    fitted = q_model.manifest.prior if q_model.manifest else None
-    wanted = options.selection or (None if options.tau is None else "posterior")
-    known: SelectionName = "argmax" if fitted is None else "posterior"
-    selection = wanted or settings.selection or known
-    by = prior or settings.prior or (fitted.by if fitted else "votes")
-    # It was fitted beside the prior of that source.
-    weighed = fitted is not None and selection == "posterior" and by == fitted.by
-    taus = (options.tau, settings.tau, fitted.tau if fitted else None, DEFAULT_TAU)
-    return SelectionRule(
-        selection=selection,
-        tau=next(tau for tau in taus if tau is not None),
-        prior=by,
-        greedy_weight=fitted.greedy_weight if fitted and weighed else 0.0,
-    )
-
-
-def fallback_of(asked: GuidedStepRequest, settings: Settings) -> Fallback:
-    """The answer if no Q is available.
-
-    An agent in front of an upstream goes on without a Q, as it did before QGuide was between them.
-    """
-    default: Fallback = "first" if asked.policy.upstream_model else "error"
-    return asked.options.fallback or settings.fallback or default
-
-
-def long_history_mode(asked: GuidedStepRequest, settings: Settings) -> LongHistory:
-    """The answer to a history that is too long for the Q model."""
-    wanted, own = asked.options, settings.long_history
-    if own is None and settings.fallback is None and asked.policy.upstream_model:
-        own = "window"
-    if wanted.long_history is not None or own == "window":
-        return wanted.long_history or "window"
-    return wanted.fallback or own or fallback_of(asked, settings)
-
-
-def domain_of(q_model: ServedQModel, wanted: OutOfDomain | None, settings: Settings) -> Domain | None:
-    """The domain that a request has to be in; None where it is guided all the same."""
-    mode = wanted or settings.out_of_domain
-    return q_model.domain if mode == "unguided" else None
-
-
-async def reason_outside(domain: Domain | None, history: History) -> str:
-    """The reason why a state is outside; "" inside. Read on a thread: a history may be long."""
-    if domain is None:
-        return ""
-    distance = await asyncio.to_thread(domain.distance, history)
-    return distance.reason if distance.outside else ""
-
-
-def is_adaptive(options: StepOptions, q_model: ServedQModel, *, in_episodes: bool) -> bool:
-    """True if M is adaptive, which compares Q of one step with Q of the step before.
-
-    Args:
-        in_episodes: the setting: it is so where the caller says nothing, and the step is one of an
-            episode.
-    """
-    if not q_model.ranks:
-        by_setting = in_episodes and options.episode_id is not None
-        return by_setting if options.adaptive is None else options.adaptive
-    if options.adaptive:
-        raise InvalidRequestError(
-            f"adaptive compares Q with the previous step's, but {q_model.id} is "
-            f"{q_model.kind} that ranks the candidates of one step; leave adaptive out, or "
-            f"{q_model.comparable}"
-        )
-    return False
-
-
-def until_of(options: StepOptions, q_model: ServedQModel) -> UntilDecided | None:
-    """The stop of draws that can change nothing; None where all M are drawn.
-
-    Where the highest Q is not known, any further draw could change the choice by its Q.
-    """
-    if not options.until_decided and options.max_wait_s is None:
-        return None
-    if q_model.only_votes:
-        return UntilDecided()
-    if q_model.ranks and not options.until_decided:
-        return None
-    if q_model.ranks:
-        raise InvalidRequestError(
-            f"until_decided compares what was drawn with what may come, but {q_model.id} ranks the "
-            "candidates of one step; leave it out, or name another Q model, such as the rule "
-            "'votes'"
-        )
-    return UntilDecided(highest_q=q_model.highest_q)
-
-
-def previous_q(options: StepOptions, history: History, episode: Episode | None, q_model: str) -> float | None:
-    """The Q that adaptive M has to exceed; None at an episode's first step."""
-    if options.previous_q is None and options.episode_id is None:
-        raise InvalidRequestError(
-            "adaptive compares Q with the previous step's, but neither episode_id nor previous_q "
-            "is given; send one of them"
-        )
-    if options.previous_q is None and episode is not None:
-        return episode.previous_q(history, q_model=q_model)
-    return options.previous_q
-
-
-def threshold_settings(thresholds: Mapping[str, ThresholdSettings], q_model: ServedQModel) -> ThresholdSettings | None:
-    """The threshold of a Q model: of its version, or of all versions with its name."""
-    if q_model.ranks:
-        return None
-    return thresholds.get(q_model.id) or thresholds.get(q_model.name)
-
-
-def threshold_of(settings: ThresholdSettings | None) -> Threshold | None:
-    """The threshold as the decision reads it."""
-    if settings is None:
-        return None
-    return Threshold(settings.below, settings.actions, settings.num_candidates)
-
-
 def action_policies(decision: Decision, settings: ThresholdSettings | None, own: str) -> tuple[str, ...]:
     """Name of the policy that drew for each action; "" for `stop`, which draws nothing."""
     if decision.below_threshold is None or settings is None:
@@ -350,3 +209,148 @@ def require_not_stopped(decision: Decision, q_model: ServedQModel) -> None:
             "scored_tokens": usage.scored_tokens,
         },
     )
+
+
+@dataclass(frozen=True, slots=True)
+class StepPrices:
+    """The operator's prices of a step's upstreams; None where there are none.
+
+    Attributes:
+        own: of the policy's; the highest of several policies' that draw.
+        escalated: of the one that a threshold escalates to.
+        members: of several policies that draw, by name; None without prices.
+        judge: of the one that scores.
+    """
+
+    own: Prices | None = None
+    escalated: Prices | None = None
+    members: Mapping[str, Prices | None] = field(default_factory=dict)
+    judge: Prices | None = None
+
+
+def prices_of(
+    asked: GuidedStepRequest, threshold: ThresholdSettings | None, settings: Settings, scorer: str = ""
+) -> StepPrices:
+    """The prices of a step that has this threshold.
+
+    Args:
+        scorer: the upstream that scores; "" if none does.
+    """
+    prices_by = {name: upstream.prices for name, upstream in settings.upstreams.items()}
+    model = asked.policy.model
+    names = model.names if isinstance(model, PolicyPool) else ()
+    known = [prices for name in names or (asked.policy.name,) if (prices := prices_by.get(name))]
+    return StepPrices(
+        max(known, key=lambda one: (one.completion, one.prompt), default=None),
+        prices_by.get(threshold.policy) if threshold else None,
+        {name: prices_by.get(name) for name in names},
+        prices_by.get(scorer),
+    )
+
+
+def priced(taken: GuidedStepResult, prices: StepPrices) -> GuidedStepResult:
+    """The result with its cost and its actions', as far as prices or an upstream tell them."""
+    decision = taken.decision
+    actions = decision.below_threshold.taken if decision.below_threshold else ()
+    own = decision.own_candidates
+    draws = _by_member(own, prices) or [(spent_on(own), prices.own)]
+    draws_of = [_draws_of(one, decision, prices) for one in actions]
+    return replace(
+        taken,
+        cost=_cost([*draws, *chain(*draws_of)], decision.usage.upstream, prices),
+        action_costs=tuple(_cost(drawn, one.judged, prices) for drawn, one in zip(draws_of, actions, strict=True)),
+    )
+
+
+def stage_costs(taken: GuidedStepResult) -> dict[str, float]:
+    """Cost of a step by stage: drawing, scoring, and each action with what scoring it cost."""
+    if taken.cost is None:
+        return {}
+    costs = {"sample": taken.cost.sample or 0.0, "score": taken.cost.score or 0.0}
+    below = taken.decision.below_threshold
+    for action, cost in zip(below.taken if below else (), taken.action_costs, strict=True):
+        if cost is not None:
+            costs[action.action] = cost.total
+            costs["sample"] -= cost.sample or 0.0
+            costs["score"] -= cost.score or 0.0
+    return costs
+
+
+def _draws_of(action: ActionTaken, decision: Decision, prices: StepPrices) -> _Draws:
+    """An action's draws with their prices; what could not be scored is at the policy's highest."""
+    if not action.spent.tokens:
+        return []
+    if action.action == "escalate":
+        return [(action.spent, prices.escalated)]
+    drawn = [decision.candidates[at] for at in action.candidates]
+    return (drawn and _by_member(drawn, prices)) or [(action.spent, prices.own)]
+
+
+def _by_member(drawn: Sequence[Candidate], prices: StepPrices) -> _Draws:
+    """The draws of each of several policies; empty where one drew alone."""
+    return [(spent_on([one for one in drawn if one.policy == name]), of) for name, of in prices.members.items()]
+
+
+def _cost(draws: _Draws, judged: UpstreamCalls | None, prices: StepPrices) -> StepCost | None:
+    sample = sum_of_known([cost_of(spent, of) for spent, of in draws])
+    score = None
+    if prices.judge and judged:
+        score = prices.judge.cost_of(TokenUsage(judged.prompt_tokens, judged.completion_tokens))
+    total = sum_of_known([sample, score])
+    if total is None:
+        return None
+    return StepCost(
+        sample=sample,
+        cached=sum_of_known([of.cached_cost_of(spent) for spent, of in draws if of]),
+        written=sum_of_known([of.written_cost_of(spent) for spent, of in draws if of]),
+        score=score,
+        total=total,
+    )
+
+
+def cost_of(spent: TokenUsage, prices: Prices | None) -> float | None:
+    """Cost of some requests: the upstream's own word, or by the operator's prices."""
+    if spent.cost is not None:
+        return spent.cost
+    return prices.cost_of(spent) if prices else None
+
+
+def _spent(decision: Decision) -> tuple[TokenUsage, TokenUsage]:
+    """Usage of the policy's own draws, and of those of the policy that the step escalated to."""
+    usage, other = decision.usage, total_of([one.spent for one in _escalations(decision)])
+    told = usage.cost
+    if told is not None and other.cost is not None:
+        told = (told - other.cost) or None  # nothing is left where the policy's own told nothing
+    own = TokenUsage(
+        usage.prompt_tokens - other.prompt_tokens,
+        usage.completion_tokens - other.completion_tokens,
+        usage.cached_prompt_tokens - other.cached_tokens,
+        cost=told,
+        written_tokens=usage.written_prompt_tokens - other.written_tokens,
+    )
+    return own, other
+
+
+def _escalations(decision: Decision) -> list[ActionTaken]:
+    below = decision.below_threshold
+    return [one for one in below.taken if one.action == "escalate"] if below else []
+
+
+def extra_of(decision: Decision, prices: StepPrices) -> Spent:
+    """Extra cost of a step's candidates, beside one of the policy's own.
+
+    Where only the upstream says what the step cost, it is (M - 1) / M of that, the most that it
+    can be.
+    """
+    own, escalated = _spent(decision)
+    drawn = len(decision.candidates) - sum(len(one.candidates) for one in _escalations(decision))
+    further = Spent(escalated.tokens, cost_of(escalated, prices.escalated) or 0.0)
+    if drawn < 2:
+        return further
+    once = max(candidate.prompt_tokens for candidate in decision.own_candidates)
+    again = max(0, own.prompt_tokens - (once or own.prompt_tokens // drawn))
+    generated = own.completion_tokens * (drawn - 1) // drawn
+    extra = TokenUsage(again, generated, min(own.cached_tokens, again))
+    if prices.own is None and own.cost is not None:
+        extra = replace(extra, cost=own.cost * (drawn - 1) / drawn)
+    return further.plus(Spent(extra.tokens, cost_of(extra, prices.own) or 0.0))

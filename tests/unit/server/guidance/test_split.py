@@ -15,8 +15,7 @@ from qguide.qnet.policies.scripted import ScriptedPolicy
 from qguide.qnet.types import Sampling
 from qguide.qnet.work import Prices
 from qguide.server.chat.fake_openai import FakeUpstream
-from qguide.server.guidance.step_cost import prices_of
-from qguide.server.guidance.step_types import GuidedStepRequest
+from qguide.server.guidance.step_types import GuidedStepRequest, prices_of
 from qguide.server.http.keys import create_key
 from qguide.server.own_bodies.schemas import PolicyShare, StepOptions
 from qguide.server.q_models.served import ServedPolicy

@@ -14,7 +14,7 @@ from qguide.qnet.types import Candidate, Message
 from qguide.qnet.work import Prices, TokenUsage
 from qguide.server.chat.fake_openai import FakeUpstream
 from qguide.server.episodes.learning_part import Arm
-from qguide.server.guidance.step_cost import StepPrices, cost_of, extra_of
+from qguide.server.guidance.step_types import StepPrices, cost_of, extra_of
 from qguide.server.learning import phase_changes
 from qguide.server.learning.lines import EpisodeLine, SpentLine
 from qguide.server.learning.parameters import Budget, Rules
