@@ -1,4 +1,4 @@
-"""Errors of the server itself; all are raised before the route runs, but that of a stopped step.
+"""Errors of the server itself; most are raised before the route runs.
 
 QGuideError
 ├── UntrustedHostError      the Host header names a host that is not trusted
@@ -9,6 +9,9 @@ QGuideError
 ├── MalformedBodyError      the body cannot be stored or passed on
 ├── DrainingError           the server is shutting down
 ├── BelowThresholdError     no candidate is good enough for the operator
+├── UnknownResponseError    no stored response or conversation has this id
+├── InvalidRequestError
+│   └── PreviousResponseError   what the request continues is not stored
 └── OverLimitError          the key has used up its requests or tokens
 """
 
