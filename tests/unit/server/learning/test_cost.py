@@ -145,6 +145,11 @@ def test_a_spent_budget_stops_the_draws_and_not_the_agent(
     assert "so one candidate a step is drawn" in found["sentence"]
 
 
+def _noted_tokens(ledger: Path) -> int:
+    lines = [line for line in ledger.read_text().splitlines(keepends=True) if '"spent"' in line and line.endswith("\n")]
+    return sum(SpentLine.model_validate_json(line).tokens for line in lines)
+
+
 def test_a_replica_and_a_restart_know_what_was_spent(
     serve: Serve, settings: Settings, numbers: Iterator[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -155,6 +160,7 @@ def test_a_replica_and_a_restart_know_what_was_spent(
     while not state(client)["cost"]["spent"]:
         play(client, next(numbers), chance)
     ledger = settings.episodes_dir or Path()
-    while '"spent"' not in (ledger / "learning" / "_" / "ledger.jsonl").read_text():
-        pass
+    # What a step spends is noted with the end of an episode, in a line of its own.
+    while _noted_tokens(ledger / "learning" / "_" / "ledger.jsonl") < given["learn_budget_tokens"]:
+        play(client, next(numbers), chance)
     assert state(serve(settings.model_copy(update=given)))["cost"]["spent"]
