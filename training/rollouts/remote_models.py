@@ -11,8 +11,9 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, ClassVar, Final, Literal, TypeVar
 
+from cachetools import LRUCache
+
 from qguide.qnet.errors import ConfigError, QGuideError
-from qguide.qnet.lru_cache import LRUCache
 from qguide.qnet.types import BatchPolicy, Candidate, SampleRequest, Scorer, ScoreRequest, ScoreResult
 from qguide.training.environment import EnvironmentConfig
 from qguide.training.environments.registry import environment_config
@@ -130,7 +131,7 @@ class _Actors:
         model = f"the {'Q model' if kind == 'q' else 'policy'} {name!r}"
         self._actors = [_Replaced(model, gpus, kind, name, inference, spec_of(environment)) for _ in range(count)]
         self._asked = Counter[int]()
-        self._places = LRUCache[int, int](size=_HISTORIES)
+        self._places: LRUCache[int, int] = LRUCache(_HISTORIES)
         with ThreadPoolExecutor(count) as threads:
             self.name: str
             self.name, *_ = threads.map(lambda one: one.ask("get", "name"), self._actors)
@@ -159,7 +160,7 @@ class _Actors:
         if place is None:
             place = min(range(len(self._actors)), key=lambda one: (len(parts.get(one, ())), self._asked[one]))
         self._asked[place] += 1
-        self._places.put(hash(history), place, size=1)
+        self._places[hash(history)] = place
         return place
 
 
