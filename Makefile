@@ -254,8 +254,8 @@ $(GATEWAYS_VENV)/.installed: tests/clients/gateways.txt tests/clients/gateways-3
 	$(GATEWAYS_VENV)/bin/python -m pip install --quiet --disable-pip-version-check --requirement tests/clients/gateways.txt
 	if $(PYTHON_3_12) --version; then while read package; do $(PYTHON_3_12) -m venv $(GATEWAYS_VENV)/$${package%%=*} && \
 		$(GATEWAYS_VENV)/$${package%%=*}/bin/python -m pip install --quiet --disable-pip-version-check $$package || exit 1; \
-		done < tests/clients/gateways-3.12.txt; fi
-	@touch $@
+		done < tests/clients/gateways-3.12.txt && touch $@; \
+		else echo "there is no $(PYTHON_3_12), so these are not tested: $$(cat tests/clients/gateways-3.12.txt)"; fi
 
 # Clients of others: Python ones in an environment of their own, Node's in a folder of it. Not by `npm ci`:
 # it refuses the lock unless the registry has the packages of every other system and processor, too.

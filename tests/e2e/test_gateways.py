@@ -304,6 +304,11 @@ def test_a_filter_of_envoy_answers_with_qguide_and_lets_go_on_what_it_cannot(tmp
                 assert streamed.text.rstrip().endswith('{"type": "message_stop"}')
                 refused = client.post("/v1/chat/completions", json=ASKED | {"tools": 5}, headers=GUIDED)
                 assert refused.status_code == 400
+                fake.fault = "429"
+                busy = client.post("/v1/chat/completions", json=ASKED, headers=GUIDED)
+                assert (busy.status_code, busy.headers["retry-after"]) == (429, "1")
+                assert (busy.headers["x-qguide-replica"], "x-request-id" in busy.headers) == ("one", True)
+                fake.fault = ""
                 qguide.close()
                 alone = client.post("/v1/chat/completions", json=ASKED, headers=GUIDED).json()
                 assert ("choices" in alone, "qguide" in alone) == (True, False)
@@ -330,7 +335,8 @@ def of_envoy(language: str) -> list[str]:
 def behind_envoy(port: int) -> Settings:
     """QGuide, whose upstream is Envoy."""
     demo = {"url": f"http://127.0.0.1:{port}/v1", "model": "demo", "retries": 0}
-    return Settings.model_validate({"policy": "demo", "upstreams": {"demo": demo}, "q_models": {"q": SCRIPTED}})
+    named = {"policy": "demo", "upstreams": {"demo": demo}, "q_models": {"q": SCRIPTED}, "replica": "one"}
+    return Settings.model_validate(named)
 
 
 def at_ports(config: str, ports: dict[str, str]) -> str:

@@ -115,3 +115,18 @@ def test_the_hooks_before_a_commit_run_what_there_is() -> None:
         for name in re.findall(r"-m ([\w.]+)", hook["entry"]):
             assert (ROOT / name.replace(".", "/")).exists(), name
         re.compile(hook.get("files", ""))
+
+
+@pytest.mark.parametrize("has_newer", [True, False])
+def test_an_environment_without_its_newer_python_is_installed_again(tmp_path: Path, has_newer: bool) -> None:
+    folder, python = tmp_path / "gateways", tmp_path / "python"
+    python.write_text(
+        '#!/bin/sh\ntest "$1" = --version || { mkdir -p "$3/bin" && ln -sf /bin/true "$3/bin/python"; }\n'
+    )
+    python.chmod(0o755)
+    newer = python if has_newer else tmp_path / "missing"
+    settings = [f"PYTHON={python}", f"PYTHON_3_12={newer}", f"GATEWAYS_VENV={folder}"]
+    said = subprocess.run(["make", "-s", f"{folder}/.installed", *settings], cwd=ROOT, capture_output=True, text=True)
+    assert said.returncode == 0, said.stderr
+    assert (folder / ".installed").exists() == has_newer
+    assert ("are not tested" in said.stdout) != has_newer
