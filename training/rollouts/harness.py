@@ -186,7 +186,7 @@ class Rollouts:
             "environment_threads": self._environment_threads,
             "on_done": lambda task_id, value, timings: None,
         }
-        with JsonlWriter(path) as self._rows, bar as self._bar:
+        with self._telling_lost_workers(), JsonlWriter(path) as self._rows, bar as self._bar:
             if isinstance(policy, HostedPolicies):
                 self._hosted = HostedRun(self.folder, self.metrics)
             for attempt in range(MOST_ATTEMPTS):
@@ -200,7 +200,6 @@ class Rollouts:
                     run_rollouts(tasks, policy=policy, **how)
                 lost, self._lost = set(self._lost), []
                 waiting = [task for task in waiting if task.id in lost]
-        self._note_lost_workers()
 
     def branch(self) -> Branching:
         """Let this job's episodes branch, in the way that the environment allows, and say which.
@@ -300,15 +299,19 @@ class Rollouts:
             return self.config.environment.threads
         return self.config.parallel
 
-    def _note_lost_workers(self) -> None:
-        """Say how many workers were lost, and write it to the metrics."""
-        suite = self.suite.suite
-        if isinstance(suite, RemoteSuite) and suite.losses:
-            lost = {"lost_workers": len(suite.losses), "reasons": sorted(set(suite.losses))}
-            self.metrics.write(lost)
-            console = self.console or Console(stderr=True)
-            console.print(f"{self.job}: workers lost: {len(suite.losses)}; see {self.folder.metrics}", markup=False)
-            suite.losses.clear()
+    @contextmanager
+    def _telling_lost_workers(self) -> Iterator[None]:
+        """Say at the end how many workers were lost, and write it to the metrics, also if the job breaks off."""
+        try:
+            yield
+        finally:
+            suite = self.suite.suite
+            if isinstance(suite, RemoteSuite) and suite.losses:
+                lost = {"lost_workers": len(suite.losses), "reasons": sorted(set(suite.losses))}
+                self.metrics.write(lost)
+                console = self.console or Console(stderr=True)
+                console.print(f"{self.job}: workers lost: {len(suite.losses)}; see {self.folder.metrics}", markup=False)
+                suite.losses.clear()
 
     def _fail_or_repeat(self, task_id: str, error: QGuideError) -> None:
         """Note a task that a lost worker ended, to play it again as a whole."""

@@ -3,7 +3,7 @@
 import gc
 import json
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, suppress
 from io import StringIO
@@ -18,7 +18,8 @@ from pydantic import ValidationError
 from rich.console import Console
 
 from qguide.qnet.errors import CheckpointError, ConfigError, EnvironmentFailureError, HistoryTooLongError
-from qguide.qnet.types import Message, SampleRequest, Sampling, ScoreRequest, ToolCall
+from qguide.qnet.policies.scripted import ScriptedPolicy
+from qguide.qnet.types import Candidate, Message, SampleRequest, Sampling, ScoreRequest, ToolCall
 from qguide.training.environment import SnapshotEnvironment, ToolEnvironment
 from qguide.training.environments.corridor import Corridor, CorridorConfig
 from qguide.training.environments.intercode_sql.bundle import InterCodeSqlToolsConfig, build_suite
@@ -33,7 +34,7 @@ from qguide.training.rollouts.models import EMBEDDED, Inference, build_scorer
 from qguide.training.rollouts.remote_models import RemotePolicy, RemoteScorer
 from qguide.training.workers.config import Workers
 from qguide.training.workers.suite import move_to_workers
-from tests.support.worker_jobs import HERE, POLICY, SUPPORT, explore, killing, lines, run, worker_processes
+from tests.support.worker_jobs import HERE, POLICY, REPLIES, SUPPORT, explore, killing, lines, run, worker_processes
 
 EXECUTORS = ["processes", "ray"]
 TREES = 300
@@ -99,6 +100,21 @@ def test_hundreds_of_trees_are_those_of_one_process_though_a_worker_dies_twice(
     metrics = lines(config.output, "metrics.jsonl")
     assert not any("error" in line for line in metrics if "lost_workers" not in line)
     assert [json.loads(line)["lost_workers"] for line in metrics if "lost_workers" in line] == [2]
+
+
+def test_a_job_that_breaks_off_tells_the_workers_that_it_lost(tmp_path: Path) -> None:
+    class Breaking(ScriptedPolicy):
+        def sample_batch(self, requests: Sequence[SampleRequest]) -> list[list[Candidate]]:
+            if len(lines(tmp_path)) > 60:
+                raise RuntimeError("no memory")
+            return super().sample_batch(requests)
+
+    workers = Workers(executor="processes", count=2)
+    config = explore(tmp_path, environment=CorridorConfig(count=TREES), workers=workers)
+    with killing(tmp_path / "rows.jsonl", [5]), pytest.raises(RuntimeError, match="no memory"):
+        run_explore(config, policy=Breaking(REPLIES), console=Console(file=StringIO()))
+    rows = map(json.loads, lines(tmp_path, "metrics.jsonl"))
+    assert [row["lost_workers"] for row in rows if "lost_workers" in row] == [1]
 
 
 def test_every_job_plays_in_workers(tmp_path: Path, executor: str) -> None:
