@@ -209,9 +209,9 @@ class UncachedTokenEstimator:
         """Note that these were scored; the next history may continue with any candidate."""
         for request in requests:
             *_, end = _ends(request)
-            with self._lock:
-                for known in (end, *(_after(end, candidate) for candidate in request.candidates)):
-                    self._known[known] = True
+            scored = dict.fromkeys((end, *(_after(end, candidate) for candidate in request.candidates)), True)
+            with self._lock:  # which the event loop waits for
+                self._known.update(scored)
 
 
 def _ends(request: ScoreRequest) -> Iterator[int]:
