@@ -63,6 +63,19 @@ def test_many_examples_and_few_large_columns_are_solved_exactly_enough() -> None
     assert mean == pytest.approx(y.mean())
 
 
+def test_a_fit_to_very_many_examples_is_that_to_the_columns_that_weigh_most_and_to_the_others() -> None:
+    chance = np.random.default_rng(0)
+    rows = sparse.random(10_500, 450, 0.02, random_state=0, data_rvs=chance.standard_normal).toarray()
+    y = rows[:, 0] - rows[:, 440] + chance.normal(0, 0.3, len(rows))
+    x = _design(rows)
+    sizes = np.exp(chance.normal(size=450))
+
+    weights, _ = ridge(x, y, alpha=10.0, sizes=sizes)
+
+    expected = _plain_ridge(x.rows.toarray().astype(float), y, sizes)
+    assert x.rows @ (weights - expected) == pytest.approx(np.zeros(len(rows)), abs=0.01)
+
+
 def test_columns_that_are_equal_but_for_the_sign_get_the_weights_of_a_fit_to_each() -> None:
     chance = np.random.default_rng(1)
     different = chance.integers(0, 2, (60, 40)).astype(float)

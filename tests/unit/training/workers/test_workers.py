@@ -338,8 +338,9 @@ def test_a_history_goes_on_at_the_actor_that_has_its_beginning(ray_cluster: None
     later = [(*one, Message("assistant", "Action: look"), Message("user", "A door.")) for one in first]
     for histories in (first, later[:1] + later[2:], later):
         requests = [ScoreRequest(history, (Message("assistant", "Action: go left"),)) for history in histories]
-        (*q_values,) = (result.q_values[0] for result in scorer.score(requests))
-        assert q_values == pytest.approx([result.q_values[0] for result in here.score(requests)], abs=1e-4)
+        found, expected = scorer.score(requests), here.score(requests)
+        assert [one.q_values[0] for one in found] == pytest.approx([one.q_values[0] for one in expected], abs=1e-4)
+        assert [one.cached_tokens for one in found] == [one.cached_tokens for one in expected]
 
 
 def test_a_policy_whose_actors_are_killed_draws_the_same_in_new_ones(ray_cluster: None) -> None:
