@@ -37,8 +37,8 @@ _LIKE: Final = 5
 _TASKS_DIFFER: Final = 1.0
 _MOST_GAIN: Final = 3.0
 _MOST_OF_TASK: Final = 20
-"""Episodes of a task by which the next is guessed, and a gain that some tens of bad guesses lose:
-once tasks have changed, what they were is soon forgotten."""
+"""Episodes of a task by which the next is guessed, and a gain that some tens of guesses lose, or
+make up for: once tasks have changed, what they were is soon forgotten."""
 _MOST_TASKS: Final = 5_000
 _VALUES: Final = tuple(-1 + 2 * i / _GRID for i in range(_GRID + 1))
 
@@ -91,8 +91,8 @@ class TaskMeans:
 
     Attributes:
         tasks: number and sum of outcomes of each, the latest last.
-        gain: by how much the squared errors of guesses were less than those of the mean of all, up
-            to a bound.
+        gain: by how much the squared errors of guesses were less than those of the mean of all,
+            within bounds.
     """
 
     count: int = 0
@@ -108,7 +108,7 @@ class TaskMeans:
         """Count the outcome, in [0, 1], of an episode."""
         if task in self.tasks:
             gained = (outcome - self._mean) ** 2 - (outcome - self._by_task(task)) ** 2
-            self.gain = min(self.gain + gained, _MOST_GAIN)
+            self.gain = max(-_MOST_GAIN, min(self.gain + gained, _MOST_GAIN))
         count, total = self.tasks.pop(task, (0, 0.0))
         if count == _MOST_OF_TASK:
             count, total = count - 1, total - total / count

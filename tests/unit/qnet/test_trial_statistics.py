@@ -175,6 +175,17 @@ def test_what_tasks_were_is_soon_forgotten() -> None:
     assert again < 0.2
 
 
+def test_that_tasks_were_alike_is_soon_forgotten() -> None:
+    chance, found = Random(0), TaskMeans()
+    for _ in range(6_000):
+        found.add(str(chance.randrange(12)), float(chance.random() < 0.5))
+    assert found.guess("0") is None
+    for _ in range(140):
+        task = chance.randrange(12)
+        found.add(str(task), float(task >= 6 and chance.random() < 0.9))
+    assert found.guess("0") is not None
+
+
 def test_guesses_by_task_make_a_trial_shorter_and_leave_it_valid() -> None:
     """Half of the tasks always fail; the rest are .9 against .5, or alike."""
 
