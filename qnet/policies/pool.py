@@ -122,7 +122,7 @@ class PolicyPool:
                 drawn = await self._policies[name].sample(history, n=n, sampling=sampling)
         except QGuideError as error:
             self.failures[name] = error
-            return []
+            return [replace(candidate, policy=name) for candidate in taken]  # else others would draw these again
         if drawn and not any(candidate.spent for candidate in drawn):
             # A policy in this process; beside an upstream's usage its own must be told, too.
             drawn = [replace(drawn[0], spent=spent_on(drawn)), *drawn[1:]]

@@ -147,6 +147,17 @@ async def test_a_draw_that_fails_costs_no_candidate_that_has_come_where_the_call
         await taken(policy, 4, max_wait_s=NEVER, at_least=4)
 
 
+async def test_what_came_of_a_policy_of_several_before_it_failed_is_not_drawn_again() -> None:
+    class Failing(Uneven):
+        async def sample(self, history: History, *, n: int, sampling: Sampling) -> list[Candidate]:
+            await super().sample(history, n=n - 1, sampling=sampling)
+            raise UpstreamError("upstream uneven failed")
+
+    pool = PolicyPool([("failing", Failing(("a", 0.0), ("bb", 0.0)), 3), ("sound", ScriptedPolicy(["ccc"]), 1)])
+    decision = await taken(pool, 4, batch=3, until=UntilDecided(highest_q=9.0))
+    assert texts(decision) == ["a", "bb", "ccc", "ccc"]
+
+
 async def test_what_ranks_its_candidates_reads_them_together() -> None:
     scorer = Lengths()
     await taken(Uneven(("a", 0.0), ("bb", 0.05), ("ccc", 0.1)), 3, scorer, max_wait_s=NEVER, compares=True)
