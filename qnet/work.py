@@ -223,8 +223,8 @@ def one_group() -> AbstractContextManager[None]:
 def work_group() -> object | None:
     """Identity of the outermost `all_of` or `one_group` around the caller; None outside.
 
-    Tasks of one group are cancelled together as soon as one fails, so none of them may wait for
-    the failure of another.
+    Tasks of one group are cancelled together as soon as one fails, unless candidates are taken as
+    they finish, so none of them may wait for the failure of another.
     """
     return _group.get()
 
