@@ -34,6 +34,7 @@ FAMILIES: Final[Mapping[str, tuple[str, ...]]] = {
         "hotpotqa_guided",
         "hotpotqa_learned",
         "sciworld_learned",
+        "sciworld_learned_test",
     ),
     "embedded.md": (
         "embedded_valid_seen",
