@@ -166,7 +166,12 @@ class EpisodeRecorder:
         try:
             tree, offers = await self._rows(episode, records)
             async with self._writing:
-                await asyncio.to_thread(self._write, tree, offers)
+                writing = asyncio.create_task(asyncio.to_thread(self._write, tree, offers))
+                try:
+                    await asyncio.shield(writing)
+                except asyncio.CancelledError:
+                    # The thread writes on: as cancelled, the episode would be written again later.
+                    await writing
         except (NotRecordableError, RedactionError) as error:
             return str(error)
         except OSError as error:

@@ -289,9 +289,11 @@ class Episodes:
             if not episode.recorded:
                 why_not = await self._recorder.write(episode, await self._store.records(place))
             # Told first: if the process is killed between these, the episode is told again.
-            await self._tell(place, episode if why_not else episode.written())
-            if not why_not:
-                episode = await self._store.update(place, partial(_written, episode))
+            try:
+                await self._tell(place, episode if why_not else episode.written())
+            finally:
+                if not why_not:
+                    episode = await self._store.update(place, partial(_written, episode))
         if why_not == NOT_WRITTEN and len(self._unwritten) < _MOST_UNWRITTEN:
             self._unwritten[place] = episode
         elif not why_not and self._unwritten:  # there is room again

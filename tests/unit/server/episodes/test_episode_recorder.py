@@ -12,6 +12,7 @@ from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from threading import Event
 from typing import Any
 
 import pytest
@@ -298,6 +299,35 @@ async def test_the_server_ends_after_what_it_is_writing(tmp_path: Path) -> None:
     assert (settled.done(), redactor.closed) == (False, False)
     redactor.gate.set()
     await settled
+    assert len(rows(tmp_path, "trees")) == 1
+
+
+async def test_what_is_being_written_when_patience_ends_is_marked_as_recorded(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    entered, gate = Event(), Event()
+    write = EpisodeRecorder._write
+
+    def gated(*args: Any) -> None:
+        entered.set()
+        gate.wait(30)
+        write(*args)
+
+    monkeypatch.setattr(EpisodeRecorder, "_write", gated)
+    store = memory()
+    episodes = Episodes(store, recorder_of(tmp_path), Metrics())
+    await step(episodes)
+    closing = asyncio.create_task(episodes.close("e", Outcome(reward=1.0)))
+    await asyncio.to_thread(entered.wait, 30)
+    settled = asyncio.create_task(episodes.settle(timeout_s=0))
+    await all_wait()
+    assert not settled.done()
+    gate.set()
+    await asyncio.gather(closing, settled, return_exceptions=True)
+
+    kept = await store.get("/e")
+    assert kept is not None
+    assert kept.recorded  # else the next server would write it again
     assert len(rows(tmp_path, "trees")) == 1
 
 
