@@ -56,11 +56,16 @@ class SelectionOptions(Protocol):
     """Fields of a request that concern the choice."""
 
     @property
-    def selection(self) -> SelectionName | None: ...  # noqa: D102
+    def selection(self) -> SelectionName | None:
+        """Rule of the choice; None: the server's."""
+
     @property
-    def tau(self) -> float | None: ...  # noqa: D102
+    def tau(self) -> float | None:
+        """Temperature of Q in the posterior; None: the Q model's."""
+
     @property
-    def out_of_domain(self) -> OutOfDomain | None: ...  # noqa: D102
+    def out_of_domain(self) -> OutOfDomain | None:
+        """Rule for states outside the domain; None: the server's."""
 
 
 @dataclass(frozen=True, slots=True)

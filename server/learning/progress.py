@@ -231,7 +231,8 @@ class Progress:
         if arm is None:
             return
         self.prompts.append(arm.prompt)
-        self.tasks.add(arm.task, line.outcome)
+        if arm.task:
+            self.tasks.add(arm.task, line.outcome)
         self.latest.drift.add(number, line)
         if self.challenge is not None and arm.guided and arm.challenge == self.challenge.number:
             self.challenge.add(line, newer=arm.challenger)
