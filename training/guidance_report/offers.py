@@ -35,9 +35,18 @@ def offer_files(paths: Sequence[Path]) -> list[Path]:
 def read_episodes(files: Iterable[Path], on_bad_row: OnBadRow) -> Iterator[list[OfferRow]]:
     """The steps of each episode; only one episode is in memory at a time.
 
-    The server writes the steps of an episode one after another. Rows of before have no episode id;
-    there an episode ends where the task or the outcome changes or the depth does not rise.
+    The server writes the steps of an episode one after another; of one that it wrote again, after
+    it was killed, the first are read. Rows of before have no episode id; there an episode ends
+    where the task or the outcome changes or the depth does not rise.
     """
+    read = set[str]()
+    for steps in _grouped(files, on_bad_row):
+        if (episode := steps[0].episode) not in read:
+            yield steps
+        read |= {episode} - {""}
+
+
+def _grouped(files: Iterable[Path], on_bad_row: OnBadRow) -> Iterator[list[OfferRow]]:
     for file in files:
         steps: list[OfferRow] = []
         for row in _read_rows(file, on_bad_row):

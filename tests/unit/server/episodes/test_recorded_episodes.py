@@ -7,8 +7,10 @@ from fastapi.testclient import TestClient
 
 from qguide.qnet.records import OfferRow, TreeRow
 from qguide.server.app import create_app
+from qguide.server.episodes.archive import EpisodeArchive
 from qguide.training.data.runs import read_rows
 from qguide.training.guidance_report.build import build_report
+from qguide.training.jobs.import_episodes import ImportConfig, run_import
 from qguide.training.learning.sources import read_learnable
 from qguide.training.recordings.fields import Fields
 from tests.support import redaction_hooks
@@ -65,6 +67,24 @@ def test_an_open_episode_goes_on_after_a_restart(tmp_path: Path) -> None:
     with TestClient(create_app(redacted), "http://127.0.0.1") as client:
         act(client, [TASK])
     assert not list((tmp_path / "redacted").glob("*.open"))
+
+
+def test_an_episode_that_a_killed_server_wrote_and_did_not_mark_is_read_once(serve: Serve, tmp_path: Path) -> None:
+    served = tmp_path / "served"
+    client = serve(recording(served))
+    play(client, steps=2)
+    end(client)
+    for path in list(served.glob("*.jsonl")):  # as the next start leaves them
+        (served / f"{path.stem}-again.jsonl").write_bytes(path.read_bytes())
+
+    trees = sorted(served.glob("trees-*.jsonl"))
+    assert len(trees) == 2
+    assert len(read_learnable(trees, Fields(), skip_bad=False)) == 1
+    assert len(read_learnable([served], Fields(), skip_bad=False)) == 1
+    assert run_import(ImportConfig(source=served, output=tmp_path / "imported")).episodes == 1
+    assert build_report([served]).episodes == 1
+    [listed], _ = EpisodeArchive(served).newest(limit=9)
+    assert [step.depth for step in listed.steps] == [1, 2]
 
 
 def test_what_was_earned_on_the_way_is_told_apart_from_the_outcome(serve: Serve, tmp_path: Path) -> None:
