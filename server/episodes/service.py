@@ -349,14 +349,15 @@ def build_store(settings: Settings, link: RedisLink | None) -> EpisodeStore:
 async def outlasting(episodes: Episodes, store: EpisodeStore, settings: Settings) -> AsyncIterator[None]:
     """Go on with the open episodes that an earlier process has left, and keep those of the block on the disk.
 
-    Not with Redis, which has them, nor with a redactor, which has not seen their texts.
+    Not with Redis, which has them. With a redactor, which has not seen their texts, none are kept
+    on the disk, and what was there of before is not left there.
     """
     folder = settings.episodes_folder
-    if folder is None or settings.episodes_redact or not isinstance(store, MemoryEpisodeStore):
+    if folder is None or not isinstance(store, MemoryEpisodeStore):
         yield
         return
     try:
-        episodes.go_on(store.take_up(folder))
+        episodes.go_on(store.take_up(folder, keeps=not settings.episodes_redact))
     except (OSError, sqlite3.Error) as error:
         _log.error("open_episodes_not_saved", reason=str(error))
     with closing(store):

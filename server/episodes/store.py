@@ -2,6 +2,7 @@
 
 <folder>/<id>.open        an SQLite database of what is in one server's memory, locked as long as it lives
 <folder>/<id>.open-wal    its latest changes
+<folder>/<id>.unreadable  one with what this version cannot read, for as long as an episode is kept
 <folder>/open.lock        held by a server that starts
 
 It is written with each step. Nothing waits for the disk: that outlasts a process that is killed, and
@@ -14,8 +15,9 @@ import time
 import uuid
 from collections import Counter, OrderedDict, defaultdict
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
 from dataclasses import dataclass
+from heapq import merge
 from pathlib import Path
 from typing import Final, Protocol, Self
 
@@ -26,6 +28,7 @@ from qguide.server.episodes.state import Episode, EpisodeChange
 from qguide.server.observability.request_context import owner_of
 
 _SUFFIX: Final = ".open"
+_UNREADABLE: Final = ".unreadable"
 _SET_UP: Final = """
 PRAGMA locking_mode = EXCLUSIVE;
 PRAGMA journal_mode = WAL;
@@ -80,12 +83,16 @@ class _OpenRow:
 class OpenFile:
     """The episodes of one server on the disk; for one thread.
 
+    Attributes:
+        has_unreadable: it holds what `rows` could not read.
+
     Raises:
         sqlite3.Error: the file cannot be used, or its server lives (SQLITE_BUSY).
     """
 
     def __init__(self, path: Path) -> None:
         self.path = path
+        self.has_unreadable = False
         self._db = sqlite3.connect(f"{path.absolute().as_uri()}?mode=rw", uri=True, timeout=0)
         try:
             self._db.executescript(_SET_UP)
@@ -121,16 +128,18 @@ class OpenFile:
             self._db.execute("DELETE FROM episodes WHERE place = ?", (place,))
 
     def rows(self) -> Iterator[_OpenRow]:
-        """All episodes of the file that can be read."""
+        """All episodes of the file that can be read, in the order of their changes."""
         of_place = "SELECT record FROM records WHERE place = ? ORDER BY number"
         try:
-            for place, at, state in self._db.execute("SELECT place, at, state FROM episodes"):
+            for place, at, state in self._db.execute("SELECT place, at, state FROM episodes ORDER BY at"):
                 records = [record for (record,) in self._db.execute(of_place, (place,))]
                 try:
                     yield _OpenRow(place, at, Episode.model_validate_json(state), records)
                 except ValueError:  # of another version
+                    self.has_unreadable = True
                     _log.error("episode_not_taken_up", file=self.path.name)
         except sqlite3.DatabaseError as error:  # the machine failed
+            self.has_unreadable = True
             _log.error("episodes_not_taken_up", file=self.path.name, reason=str(error))
 
     def close(self) -> None:
@@ -200,8 +209,11 @@ class MemoryEpisodeStore:
         """True: no other replica knows the episode, and `Episodes` has a lock for it."""
         yield True
 
-    def take_up(self, folder: Path) -> list[tuple[str, Episode]]:
+    def take_up(self, folder: Path, *, keeps: bool = True) -> list[tuple[str, Episode]]:
         """Keep the episodes in a file, too, and go on with those that servers which have ended left.
+
+        Args:
+            keeps: False only goes on, and leaves no file.
 
         Raises:
             OSError, sqlite3.Error: the folder cannot be used; the store is as before.
@@ -210,16 +222,20 @@ class MemoryEpisodeStore:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         with FileLock(folder / _LOCK, timeout=_LOCK_TIMEOUT_S, mode=0o600):
             left = _left_by_others(folder)
-            self._file = OpenFile.new(folder)
-            for row in sorted((row for file in left for row in file.rows()), key=lambda row: row.at):
+            self._file = OpenFile.new(folder) if keeps else None
+            for row in merge(*(file.rows() for file in left), key=lambda row: row.at):
                 self.drop(row.place)  # two servers may have left it; the later change counts
                 self._keep(row.place, row.state, row.records, changed_s=row.at - began)
+                self._make_room()
             for place in self._kept:
                 self._save(place)
             for file in left:
                 file.close()
-                if not self._unsaved:
+                if file.has_unreadable:
+                    _set_aside(file.path)
+                elif not self._unsaved:
                     file.path.unlink()
+            _remove_old(folder, before=time.time() - self._ttl_s)
         self._forget_old()
         return [(place, Episode.model_validate_json(kept.state)) for place, kept in self._kept.items()]
 
@@ -244,9 +260,7 @@ class MemoryEpisodeStore:
             records.append(changed.record)
         self._keep(episode_id, changed.episode, records, changed_s=self._clock(), saved=known.saved if known else 0)
         self._save(episode_id)
-        while self.nbytes > self.max_bytes:
-            [(largest, _)] = self._bytes.most_common(1)
-            self._forget(next(iter(self._of_owner[largest])))
+        self._make_room()
 
     def drop(self, episode_id: str) -> _Kept | None:
         """Take an episode out of the store."""
@@ -268,6 +282,11 @@ class MemoryEpisodeStore:
         oldest = self._clock() - self._ttl_s
         while self._kept and next(iter(self._kept.values())).changed_s < oldest:
             self._forget(next(iter(self._kept)))
+
+    def _make_room(self) -> None:
+        while self.nbytes > self.max_bytes:
+            [(largest, _)] = self._bytes.most_common(1)
+            self._forget(next(iter(self._of_owner[largest])))
 
     def _forget(self, episode_id: str) -> None:
         self.drop(episode_id)
@@ -309,5 +328,20 @@ def _left_by_others(folder: Path) -> list[OpenFile]:
         except sqlite3.Error as error:
             if error.sqlite_errorcode & 0xFF != sqlite3.SQLITE_BUSY:  # else its server lives
                 _log.error("episodes_not_taken_up", file=path.name, reason=str(error))
-                path.rename(path.with_suffix(".unreadable"))
+                _set_aside(path)
     return found
+
+
+def _set_aside(path: Path) -> None:
+    """Rename a file and its latest changes, so that no start takes them up again."""
+    for end in ("", "-wal"):
+        with suppress(FileNotFoundError):
+            aside = path.with_name(path.name + end).rename(path.with_name(f"{path.stem}{_UNREADABLE}{end}"))
+            aside.touch()  # its time is kept from now on
+
+
+def _remove_old(folder: Path, *, before: float) -> None:
+    """Remove what was set aside, which holds users' texts."""
+    for path in folder.glob(f"*{_UNREADABLE}*"):
+        if path.stat().st_mtime < before:
+            path.unlink()

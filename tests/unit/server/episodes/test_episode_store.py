@@ -1,5 +1,6 @@
 """The bounds of the store in memory."""
 
+import os
 import sqlite3
 from contextlib import closing
 from functools import partial
@@ -159,7 +160,7 @@ async def test_an_episode_that_is_recorded_or_dropped_leaves_no_text(tmp_path: P
 async def test_what_cannot_be_read_is_told_and_ends_no_start(tmp_path: Path) -> None:
     clock = Clock()
     (tmp_path / "x.open").write_text("no database")
-    stopped, begun = stores(clock, 2)
+    stopped, begun, later = stores(clock, 3)
     with capture_logs() as logs:
         stopped.take_up(tmp_path)
     assert [log["event"] for log in logs] == ["episodes_not_taken_up"]
@@ -172,3 +173,29 @@ async def test_what_cannot_be_read_is_told_and_ends_no_start(tmp_path: Path) -> 
         assert begun.take_up(tmp_path) == []
     assert [log["event"] for log in logs] == ["episode_not_taken_up"]
     begun.close()
+
+    aside = {aside.name: aside for aside in tmp_path.glob("*.unreadable*")}
+    assert aside.keys() == {"x.unreadable", f"{path.stem}.unreadable"}
+    with closing(sqlite3.connect(aside.pop(f"{path.stem}.unreadable"))) as file:
+        assert file.execute("SELECT place FROM episodes").fetchall() == [("a",)]
+    for old in aside.values():
+        os.utime(old, (0, 0))
+    later.take_up(tmp_path)
+    later.close()
+    assert [kept.name for kept in tmp_path.glob("*.unreadable*")] == [f"{path.stem}.unreadable"]
+
+
+async def test_of_what_many_servers_left_the_newest_is_kept_as_the_memory_allows(tmp_path: Path) -> None:
+    clock = Clock()
+    *left, begun, last = stores(clock, 5)
+    for store in left:
+        store.take_up(tmp_path)
+    for number in range(9):
+        await keep(left[number % 3], str(number))
+        clock.now_s += 1
+    for store in left:
+        store.close()
+    begun.max_bytes = last.max_bytes = 4 * len(Episode(id="0").to_json())
+    for store in (begun, last):
+        assert [place for place, _ in store.take_up(tmp_path)] == ["5", "6", "7", "8"]
+        store.close()

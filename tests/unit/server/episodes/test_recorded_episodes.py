@@ -63,10 +63,19 @@ def test_an_open_episode_goes_on_after_a_restart(tmp_path: Path) -> None:
     first, _ = tree["nodes"]
     assert first["action"] == action
 
-    redacted = recording(tmp_path / "redacted", episodes_redact=f"{HOOKS}:hide")
+
+def test_with_a_redactor_open_episodes_of_before_go_on_and_none_is_on_the_disk(tmp_path: Path) -> None:
+    task = TASK | {"content": f"Find {SECRET}."}
+    with TestClient(create_app(recording(tmp_path)), "http://127.0.0.1") as client:
+        action = act(client, [task])["action"]
+    assert list(tmp_path.glob("*.open"))
+    redacted = recording(tmp_path, episodes_redact=f"{HOOKS}:hide")
     with TestClient(create_app(redacted), "http://127.0.0.1") as client:
-        act(client, [TASK])
-    assert not list((tmp_path / "redacted").glob("*.open"))
+        act(client, then([task], action, "It is open."))
+        assert not list(tmp_path.glob("*.open*"))
+        assert end(client).json()["recorded"]
+    (tree,) = rows(tmp_path, "trees")
+    assert (len(tree["nodes"]), SECRET in str(tree)) == (2, False)
 
 
 def test_an_episode_that_a_killed_server_wrote_and_did_not_mark_is_read_once(serve: Serve, tmp_path: Path) -> None:
