@@ -92,6 +92,7 @@ class Episodes:
         self._closing: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
         self._ending: set[asyncio.Task[Any]] = set()
         self._unwritten: dict[str, Episode] = {}
+        self._late: asyncio.Task[None] | None = None
 
     async def current(self, session: str) -> str:
         """Id of the episode that the next step of an agent's session belongs to.
@@ -248,8 +249,7 @@ class Episodes:
             self._hear(place, episode)
             if episode.outcome is not None and not (episode.recorded or episode.broken):
                 self._unwritten[place] = episode
-        if self._unwritten:
-            self._begin(self._write_late(*self._unwritten.popitem()))
+        self._begin_late()
 
     async def _close(self, place: str, episode_id: str, outcome: Outcome) -> Closed:
         async with self._closing.setdefault(place, asyncio.Lock()):
@@ -296,14 +296,22 @@ class Episodes:
                     episode = await self._store.update(place, partial(_written, episode))
         if why_not == NOT_WRITTEN and len(self._unwritten) < _MOST_UNWRITTEN:
             self._unwritten[place] = episode
-        elif not why_not and self._unwritten:  # there is room again
-            self._begin(self._write_late(*self._unwritten.popitem()))
+        elif not why_not:  # there is room again
+            self._begin_late()
         return Closed(episode, why_not)
 
-    async def _write_late(self, place: str, episode: Episode) -> None:
-        assert episode.outcome is not None
-        with suppress(UnknownEpisodeError):  # it has expired
-            await self._close(place, episode.id, episode.outcome)
+    def _begin_late(self) -> None:
+        if self._unwritten and (self._late is None or self._late.done()):
+            self._late = self._begin(self._write_late())
+
+    async def _write_late(self) -> None:
+        """Record what could not be written before, as long as there is room."""
+        while self._unwritten:
+            place, episode = self._unwritten.popitem()
+            assert episode.outcome is not None
+            with suppress(UnknownEpisodeError):  # it has expired
+                if (await self._close(place, episode.id, episode.outcome)).not_recorded == NOT_WRITTEN:
+                    return
 
     def _hear(self, place: str, episode: Episode) -> None:
         if self._heard is not None:

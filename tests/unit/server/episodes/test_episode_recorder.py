@@ -195,14 +195,17 @@ async def test_what_a_full_disk_refused_is_written_once_there_is_room(disk: Disk
     async def tell(place: str, episode: Episode) -> None:
         told.append((place, episode.recorded))
 
-    episodes = Episodes(memory(), recorder_of(disk.folder), Metrics(), ended=tell)
+    store = memory()
+    episodes = Episodes(store, recorder_of(disk.folder), Metrics(), ended=tell)
     end = partial(ended, episodes, observation=disk.observation)
     assert await end("a") == [True]
     with disk.full():
-        assert await end("b", "c", "d") == [False] * 3
+        assert await end("b", "c", "gone", "d", "gone, too") == [False] * 5
+    for expired in ("/gone", "/gone, too"):
+        assert store.drop(expired)
     assert await end("e") == [True]
     async with asyncio.timeout(30):
-        while len(told) < 8:
+        while len(told) < 10:
             await asyncio.sleep(0.01)
     assert [len(rows(disk.folder, kind)) for kind in ("trees", "offers")] == [5, 5]
     assert sorted(told[-3:]) == [("/b", True), ("/c", True), ("/d", True)]
