@@ -54,7 +54,7 @@ from qguide.training.rollouts.models import (
     name_of_weights,
 )
 from qguide.training.rollouts.policies import HostedPolicies, JobPolicy
-from qguide.training.rollouts.remote_models import RemotePolicy, RemoteScorer
+from qguide.training.rollouts.remote_models import Remote, RemotePolicy, RemoteScorer
 from qguide.training.rollouts.rollout import RolloutTask, prompted
 from qguide.training.rollouts.usage import Usage
 from qguide.training.trajectory import ChatFormat
@@ -142,6 +142,7 @@ class Rollouts:
     _hosted: HostedRun | None = None
     _branching: BranchingChoice | None = None
     _had_rows: bool = False
+    _gpus: float = 0.0
     _rows: JsonlWriter | None = None
     _bar: ProgressBar | None = None
 
@@ -267,15 +268,22 @@ class Rollouts:
                 "tool calls; name a hosted policy, such as upstream:NAME"
             )
         if config.workers.policy_actors and name != EXPERT:
-            return RemotePolicy(name, config.inference, config.environment, config.workers)
+            return self._in_actors(RemotePolicy, name)
         return build_policy(name, config.inference, config.environment)
 
     def build_scorer(self, name: str) -> Scorer:
         """Build the Q model of that name."""
         config = self.config
         if config.workers.q_actors and name_of_weights(name):
-            return RemoteScorer(name, config.inference, config.environment, config.workers)
+            return self._in_actors(RemoteScorer, name)
         return build_scorer(name, config.inference)
+
+    def _in_actors(self, kind: type[Remote], name: str) -> Remote:
+        """The model of that name in actors, whose GPUs are counted with those of the job's other models."""
+        config = self.config
+        model = kind(name, config.inference, config.environment, config.workers, reserved_gpus=self._gpus)
+        self._gpus += model.gpus
+        return model
 
     def _choose_branching(self) -> BranchingChoice:
         """The choice of the run's first start, which its metrics keep, or a new one."""

@@ -6,6 +6,7 @@ one.
 """
 
 import json
+import math
 from collections import Counter
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -24,9 +25,12 @@ from qguide.training.workers.host import EnvironmentSpec, enter, spec_of
 from qguide.training.workers.pool import MAX_WORKER_LOSSES
 
 T = TypeVar("T")
+Remote = TypeVar("Remote", bound="_Actors")
 Kind = Literal["policy", "q"]
 _HISTORIES: Final = 65_536
 """Histories whose actor is remembered; more are seldom open at once."""
+_MOST: Final = 1.5
+"""An actor's part of a batch, in even shares: beyond it, reading a history again takes less time than waiting."""
 
 
 class ModelActor:
@@ -112,22 +116,41 @@ class _Replaced:
 
 
 class _Actors:
-    """The actors of one model, which share each batch."""
+    """The actors of one model, which share each batch.
+
+    Attributes:
+        gpus: GPUs that all of them reserve.
+    """
 
     kind: ClassVar[Kind]
 
-    def __init__(self, name: str, inference: Inference, environment: EnvironmentConfig, workers: Workers) -> None:
-        """Start them and let them load the model, all at once."""
+    def __init__(
+        self,
+        name: str,
+        inference: Inference,
+        environment: EnvironmentConfig,
+        workers: Workers,
+        *,
+        reserved_gpus: float = 0.0,
+    ) -> None:
+        """Start them and let them load the model, all at once.
+
+        Args:
+            reserved_gpus: GPUs that the job's other models reserve.
+        """
         import ray
 
         kind = self.kind
         count, gpus = workers.actors_of(kind)
         there = ray.cluster_resources().get("GPU", 0.0)
-        if there < count * gpus:
+        if there < reserved_gpus + count * gpus:
+            others = f", of which other models of the job reserve {reserved_gpus:g}" if reserved_gpus else ""
             raise ConfigError(
                 f"workers.{kind}_actors is {count} with workers.{kind}_gpus {gpus:g} each, and the Ray cluster has "
-                f"{there:g} GPUs; start Ray on machines that have some, or set workers.{kind}_gpus to 0 to run on CPUs"
+                f"{there:g} GPUs{others}; start Ray on more machines with GPUs, or set workers.{kind}_gpus lower, "
+                "to 0 to run on CPUs"
             )
+        self.gpus = count * gpus
         model = f"the {'Q model' if kind == 'q' else 'policy'} {name!r}"
         self._actors = [_Replaced(model, gpus, kind, name, inference, spec_of(environment)) for _ in range(count)]
         self._asked = Counter[int]()
@@ -139,8 +162,9 @@ class _Actors:
     def _call(self, method: str, requests: Sequence[SampleRequest | ScoreRequest]) -> list[Any]:
         """Answers to the requests, in order."""
         parts: dict[int, list[int]] = {}
+        most = math.ceil(_MOST * len(requests) / len(self._actors))
         for number, request in enumerate(requests):
-            parts.setdefault(self._place(request, parts), []).append(number)
+            parts.setdefault(self._place(request, parts, most), []).append(number)
         answers: list[Any] = [None] * len(requests)
 
         def answer(place: int, part: list[int]) -> None:
@@ -152,13 +176,17 @@ class _Actors:
             list(threads.map(answer, parts.keys(), parts.values()))
         return answers
 
-    def _place(self, request: SampleRequest | ScoreRequest, parts: dict[int, list[int]]) -> int:
-        """The actor that has the longest beginning of the history in its cache, or the one with the least work."""
+    def _place(self, request: SampleRequest | ScoreRequest, parts: dict[int, list[int]], most: int) -> int:
+        """The actor that has the longest beginning of the history in its cache, or the one with the least work.
+
+        None gets more than `most` requests, as when the episodes of all others have ended.
+        """
         history = request.history
+        part = [len(parts.get(place, ())) for place in range(len(self._actors))]
         beginnings = (self._places.get(hash(history[:end])) for end in range(len(history), 0, -1))
-        place = next((place for place in beginnings if place is not None), None)
+        place = next((place for place in beginnings if place is not None and part[place] < most), None)
         if place is None:
-            place = min(range(len(self._actors)), key=lambda one: (len(parts.get(one, ())), self._asked[one]))
+            place = min(range(len(part)), key=lambda one: (part[one], self._asked[one]))
         self._asked[place] += 1
         self._places[hash(history)] = place
         return place
@@ -179,9 +207,9 @@ class RemoteScorer(_Actors):
 
     kind = "q"
 
-    def __init__(self, name: str, inference: Inference, environment: EnvironmentConfig, workers: Workers) -> None:
-        """Start the actors and let them load the Q model."""
-        super().__init__(name, inference, environment, workers)
+    def __init__(self, *arguments: Any, **options: Any) -> None:
+        """Start the actors and let them load the Q model; the arguments are those of a policy's actors."""
+        super().__init__(*arguments, **options)
         self.reads_observation: bool = self._actors[0].ask("get", "reads_observation")
         self.ranks: bool = self._actors[0].ask("get", "ranks")
 

@@ -6,15 +6,21 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Sequence
 from contextlib import closing
+from io import StringIO
 from pathlib import Path
 
 import psutil
 import pytest
+from rich.console import Console
 
+from qguide.qnet.policies.scripted import ScriptedPolicy
+from qguide.qnet.types import Candidate, SampleRequest
 from qguide.training.environments.corridor import CorridorConfig
 from qguide.training.environments.registry import build_suite as build_any_suite
 from qguide.training.environments.registry import environment_config
+from qguide.training.jobs.explore import run_explore
 from qguide.training.processes.messages import Request, WorkerClosedError, WorkerLostError
 from qguide.training.processes.worker import ProcessExecutor, ProcessWorker
 from qguide.training.workers.config import Workers
@@ -50,6 +56,21 @@ run_explore(config, policy=ScriptedPolicy({REPLIES!r}))
     assert len(lines(config.output)) == 3
     resumed = run(config)
     assert resumed == run(explore(tmp_path / "alone", environment=environment))
+
+
+def test_a_job_that_breaks_off_tells_the_workers_that_it_lost(tmp_path: Path) -> None:
+    class Breaking(ScriptedPolicy):
+        def sample_batch(self, requests: Sequence[SampleRequest]) -> list[list[Candidate]]:
+            if len(lines(tmp_path)) > 60:
+                raise RuntimeError("no memory")
+            return super().sample_batch(requests)
+
+    workers = Workers(executor="processes", count=2)
+    config = explore(tmp_path, environment=CorridorConfig(count=300), workers=workers)
+    with killing(tmp_path / "rows.jsonl", [5]), pytest.raises(RuntimeError, match="no memory"):
+        run_explore(config, policy=Breaking(REPLIES), console=Console(file=StringIO()))
+    rows = map(json.loads, lines(tmp_path, "metrics.jsonl"))
+    assert [row["lost_workers"] for row in rows if "lost_workers" in row] == [1]
 
 
 def test_what_kills_every_worker_fails_its_own_task_alone(tmp_path: Path) -> None:

@@ -18,8 +18,7 @@ from pydantic import ValidationError
 from rich.console import Console
 
 from qguide.qnet.errors import CheckpointError, ConfigError, EnvironmentFailureError, HistoryTooLongError
-from qguide.qnet.policies.scripted import ScriptedPolicy
-from qguide.qnet.types import Candidate, Message, SampleRequest, Sampling, ScoreRequest, ToolCall
+from qguide.qnet.types import Message, SampleRequest, Sampling, ScoreRequest, ToolCall
 from qguide.training.environment import SnapshotEnvironment, ToolEnvironment
 from qguide.training.environments.corridor import Corridor, CorridorConfig
 from qguide.training.environments.intercode_sql.bundle import InterCodeSqlToolsConfig, build_suite
@@ -30,11 +29,12 @@ from qguide.training.jobs.evaluate import EvaluateConfig, run_evaluate
 from qguide.training.jobs.explore import run_explore
 from qguide.training.jobs.groups import GroupsConfig, run_groups
 from qguide.training.processes.messages import WorkerLostError
+from qguide.training.rollouts.harness import open_rollouts
 from qguide.training.rollouts.models import EMBEDDED, Inference, build_scorer
 from qguide.training.rollouts.remote_models import RemotePolicy, RemoteScorer
 from qguide.training.workers.config import Workers
 from qguide.training.workers.suite import move_to_workers
-from tests.support.worker_jobs import HERE, POLICY, REPLIES, SUPPORT, explore, killing, lines, run, worker_processes
+from tests.support.worker_jobs import HERE, POLICY, SUPPORT, explore, killing, lines, run, worker_processes
 
 EXECUTORS = ["processes", "ray"]
 TREES = 300
@@ -100,21 +100,6 @@ def test_hundreds_of_trees_are_those_of_one_process_though_a_worker_dies_twice(
     metrics = lines(config.output, "metrics.jsonl")
     assert not any("error" in line for line in metrics if "lost_workers" not in line)
     assert [json.loads(line)["lost_workers"] for line in metrics if "lost_workers" in line] == [2]
-
-
-def test_a_job_that_breaks_off_tells_the_workers_that_it_lost(tmp_path: Path) -> None:
-    class Breaking(ScriptedPolicy):
-        def sample_batch(self, requests: Sequence[SampleRequest]) -> list[list[Candidate]]:
-            if len(lines(tmp_path)) > 60:
-                raise RuntimeError("no memory")
-            return super().sample_batch(requests)
-
-    workers = Workers(executor="processes", count=2)
-    config = explore(tmp_path, environment=CorridorConfig(count=TREES), workers=workers)
-    with killing(tmp_path / "rows.jsonl", [5]), pytest.raises(RuntimeError, match="no memory"):
-        run_explore(config, policy=Breaking(REPLIES), console=Console(file=StringIO()))
-    rows = map(json.loads, lines(tmp_path, "metrics.jsonl"))
-    assert [row["lost_workers"] for row in rows if "lost_workers" in row] == [1]
 
 
 def test_every_job_plays_in_workers(tmp_path: Path, executor: str) -> None:
@@ -343,6 +328,22 @@ def test_a_history_goes_on_at_the_actor_that_has_its_beginning(ray_cluster: None
         assert [one.cached_tokens for one in found] == [one.cached_tokens for one in expected]
 
 
+def test_histories_of_one_actor_are_divided_while_the_other_has_nothing_to_do(ray_cluster: None) -> None:
+    scorer = RemoteScorer(EMBEDDED, Inference(threads=1), CorridorConfig(count=1), models_in_actors(2))
+    first = [(Message("user", f"Room {number} is dark."),) for number in range(8)]
+    later = [(*one, Message("assistant", "Action: look"), Message("user", "A door.")) for one in first]
+
+    def known(histories: Sequence[tuple[Message, ...]]) -> list[bool]:
+        """For each history, if it was in the cache of the actor that it came to."""
+        requests = [ScoreRequest(history, (Message("assistant", "Action: go left"),)) for history in histories]
+        return [one.cached_tokens > 10 for one in scorer.score(requests)]
+
+    known(first)
+    on_one_actor = later[::2]
+    assert known(on_one_actor) == [True, True, True, False]
+    assert known(on_one_actor) == [True] * 4
+
+
 def test_a_policy_whose_actors_are_killed_draws_the_same_in_new_ones(ray_cluster: None) -> None:
     policy = remote_policy()
     history = (Message("user", "You are in the middle of a room."),)
@@ -369,6 +370,19 @@ def test_errors_of_a_policy_in_an_actor_keep_their_class(ray_cluster: None) -> N
         remote_policy(policy_gpus=1)
 
 
+def test_gpus_of_all_models_of_a_job_are_counted(
+    tmp_path: Path, ray_cluster: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("ray.cluster_resources", lambda: {"GPU": 2.0})
+    monkeypatch.setattr("qguide.training.rollouts.remote_models._Replaced.ask", lambda *_: "a model on a GPU")
+    workers = models_in_actors(1, policy_gpus=1, q_gpus=1.5)
+    config = explore(tmp_path, environment=CorridorConfig(count=1), workers=workers)
+    with open_rollouts("explore", config, console=Console(file=StringIO())) as rollouts:
+        rollouts.build_policy(EMBEDDED)
+        with pytest.raises(ConfigError, match=r"has 2 GPUs, of which other models of the job reserve 1;"):
+            rollouts.build_scorer(EMBEDDED)
+
+
 def test_a_policy_without_a_free_gpu_says_so(ray_cluster: None, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("ray.cluster_resources", lambda: {"GPU": 1.0})  # which another one holds
     monkeypatch.setattr("qguide.training.rollouts.remote_models.START_S", 2.0)
@@ -377,11 +391,8 @@ def test_a_policy_without_a_free_gpu_says_so(ray_cluster: None, monkeypatch: pyt
 
 
 @pytest.mark.parametrize("actors", ["policy_actors", "q_actors"])
-def test_actors_of_models_are_rays(actors: str) -> None:
+def test_actors_of_models_and_an_address_are_rays(actors: str) -> None:
     with pytest.raises(ValidationError, match="actors are Ray's"):
         Workers.model_validate({"executor": "processes", actors: 1})
-
-
-def test_only_ray_has_an_address() -> None:
     with pytest.raises(ValidationError, match="set executor to 'ray'"):
         Workers(executor="processes", address="auto")
