@@ -189,7 +189,8 @@ async def all_of(works: Sequence[Coroutine[Any, Any, T]], *, at_once: int | None
     """Run the works concurrently; if one fails the others are cancelled.
 
     Where candidates are taken as they finish, a failure costs those of its work only: it is raised
-    once the others have ended.
+    once the others have ended. Of a request that is refused all M are on their way by then, and a
+    filter may refuse one answer alone.
 
     Args:
         at_once: most that have begun and not ended; None begins all of them at once, which keeps

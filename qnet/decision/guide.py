@@ -64,9 +64,11 @@ class Deadline:
             doing: work of the block, for the error: "candidates were being drawn".
         """
         try:
-            async with asyncio.timeout_at(self.at):
+            async with asyncio.timeout_at(self.at) as time:
                 yield
         except TimeoutError as error:
+            if not time.expired():  # the block's own
+                raise
             raise DeadlineExceededError(f"no answer within {self.timeout_s:g} s, {doing}; {self.remedy}") from error
 
 
@@ -144,6 +146,10 @@ async def guide(
     )
 
 
+class _TimeIsUpError(Exception):
+    """The caller waits no longer; not a `TimeoutError`, which a policy may raise."""
+
+
 class _Draw:
     """A draw under way, whose candidates are taken as they finish.
 
@@ -164,11 +170,14 @@ class _Draw:
         """Candidates that came since the last call, as soon as there is one; none once the draw has ended.
 
         Raises:
-            TimeoutError: the time is up.
+            _TimeIsUpError: the time is up.
             QGuideError: the draw failed, and what came before was taken.
         """
-        async with asyncio.timeout_at(until):
-            await self._changed.wait()
+        try:
+            async with asyncio.timeout_at(until):
+                await self._changed.wait()
+        except TimeoutError as error:
+            raise _TimeIsUpError from error
         self._changed.clear()
         if self._task.done():
             self._changed.set()
@@ -215,6 +224,7 @@ class _Driver:
         self._cut_off: list[TokenUsage] = []
         self._drawn = 0
         self._until = until
+        self._failed = False
         self._left_out: list[str] = []
 
     async def run(self, history: History, guidance: Guidance) -> Decision:
@@ -237,7 +247,8 @@ class _Driver:
         answered = [spent for draw in self._draws for spent in draw.answered]
         answered = [decision.usage.below_threshold, *self._cut_off, *answered]
         usage, warnings = decision.usage.at_least(total_of(answered)), (*decision.warnings, *self._left_out)
-        return replace(decision, timings=timings, usage=usage, warnings=warnings)
+        saved = 0 if self._failed else decision.draws_saved  # what failed was needed
+        return replace(decision, timings=timings, usage=usage, warnings=warnings, draws_saved=saved)
 
     async def _answer(
         self, request: SampleRequest | ScoreRequest, guidance: Guidance
@@ -269,15 +280,17 @@ class _Driver:
             while not come:
                 if not self._draws or self._draws[-1].has_ended:
                     if until is not None and asyncio.get_running_loop().time() >= until:
-                        raise TimeoutError
+                        raise _TimeIsUpError
                     self._draws.append(_Draw(policy.sample(request.history, n=request.n, sampling=request.sampling)))
                 come = await self._draws[-1].further(until)
-        except (TimeoutError, QGuideError) as error:
+        except _TimeIsUpError:
+            came = f"{self._drawn} of {guidance.num_candidates} candidates came within max_wait_s"
+            self._left_out.append(f"{came} ({guidance.max_wait_s:g} s)")
+        except QGuideError as error:
             if until is None:
                 raise
-            came = f"{self._drawn} of {guidance.num_candidates} candidates came within max_wait_s"
-            failed = isinstance(error, QGuideError)
-            self._left_out.append(f"a draw failed: {error}" if failed else f"{came} ({guidance.max_wait_s:g} s)")
+            self._failed = True
+            self._left_out.append(f"a draw failed: {error}")
         self._drawn += len(come)
         return come
 
@@ -287,8 +300,10 @@ class _Driver:
             return []
         with collect_usage() as answered:
             try:
-                async with asyncio.timeout_at(until):
+                async with asyncio.timeout_at(until) as time:
                     return await policy.sample(request.history, n=request.n, sampling=request.sampling)
             except TimeoutError:
+                if not time.expired():
+                    raise
                 self._cut_off += answered
                 return []

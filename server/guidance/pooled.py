@@ -96,7 +96,7 @@ def _check_members(asked: GuidedStepRequest, members: Sequence[ServedPolicy], se
 
 
 def with_policies(taken: GuidedStepResult, asked: GuidedStepRequest, settings: Settings) -> GuidedStepResult:
-    """The result with each policy's draws, and warnings of the policies that drew none."""
+    """The result with each policy's draws, and warnings of the policies that failed."""
     pool, decision = asked.policy.model, taken.decision
     assert isinstance(pool, PolicyPool)
     usages = []
@@ -111,9 +111,10 @@ def with_policies(taken: GuidedStepResult, asked: GuidedStepRequest, settings: S
                 prompt_tokens=spent.prompt_tokens,
                 completion_tokens=spent.completion_tokens,
                 cost=cost_of(spent, upstream.prices if upstream else None),
-                error=str(failure) if failure and not drawn else None,
+                error=str(failure) if failure else None,
             )
         )
-    failed = tuple(f"policy {one.name} drew none: {one.error}" for one in usages if one.error)
+    drew = {one.name: f"{one.candidates} before it failed" if one.candidates else "none" for one in usages}
+    failed = tuple(f"policy {one.name} drew {drew[one.name]}: {one.error}" for one in usages if one.error)
     decision = replace(decision, warnings=(*decision.warnings, *failed))
     return replace(taken, decision=decision, policies=tuple(usages))

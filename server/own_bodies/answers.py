@@ -210,7 +210,7 @@ class PolicyUsage(Body):
     prompt_tokens: int
     completion_tokens: int
     cost: float | None = Field(description="null where neither prices nor the upstream tell it")
-    error: str | None = Field(description="why it drew none; null if it did")
+    error: str | None = Field(description="why it drew none, or no more; null if nothing failed")
 
 
 class StepAnswer(ScoredBy):

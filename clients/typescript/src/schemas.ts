@@ -636,7 +636,7 @@ export interface PolicyUsage {
     completion_tokens: number;
     /** @description null where neither prices nor the upstream tell it */
     cost: number | null;
-    /** @description why it drew none; null if it did */
+    /** @description why it drew none, or no more; null if nothing failed */
     error: string | null;
 }
 

@@ -118,7 +118,7 @@ class PolicyUsage(Answer):
     cost: float | None
     """null where neither prices nor the upstream tell it"""
     error: str | None
-    """why it drew none; null if it did"""
+    """why it drew none, or no more; null if nothing failed"""
 
 
 class PromptTokensDetails(Answer):

@@ -70,9 +70,15 @@ async def test_one_candidate_of_the_pool_is_greedy_and_it_is_the_first() -> None
 
 
 @pytest.fixture
-def client(serve: Serve) -> Any:
+def small() -> FakeUpstream:
+    """One of the upstreams."""
+    return FakeUpstream(replies=["Action: wait"])
+
+
+@pytest.fixture
+def client(serve: Serve, small: FakeUpstream) -> Any:
     """A server in front of three upstreams: `large`, `small`, and `gone`, where nothing listens."""
-    large, small = FakeUpstream(replies=["Action: look"]), FakeUpstream(replies=["Action: wait"])
+    large = FakeUpstream(replies=["Action: look"])
     with serving_app(large.app()) as one, serving_app(small.app()) as other:
         urls = {"large": f"{one}/v1", "small": f"{other}/v1", "gone": "http://127.0.0.1:9/v1"}
         upstreams = {
@@ -112,6 +118,15 @@ def test_an_upstream_that_is_gone_costs_its_candidates_and_is_told(client: TestC
     assert "cannot be reached" in answer["policies"][1]["error"]
     assert any("policy gone drew none" in warning for warning in answer["warnings"])
     assert answer["draws_saved"] == 0
+
+
+def test_an_upstream_that_fails_after_some_of_its_candidates_is_told(client: TestClient, small: FakeUpstream) -> None:
+    small.fault, small.faults_left = "policy", 1
+    answer = act(client, policies=shares(large=1, small=3), max_wait_s=60)
+    assert [one["candidates"] for one in answer["policies"]] == [2, 2]
+    error = answer["policies"][1]["error"]
+    assert "upstream small refused" in error
+    assert f"policy small drew 2 before it failed: {error}" in answer["warnings"]
 
 
 def test_chat_clients_name_them_in_a_header(client: TestClient) -> None:
