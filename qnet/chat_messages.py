@@ -132,6 +132,12 @@ def text_of(content: Content | None, *, separator: str = PART_END) -> str:
     return separator.join(said for part in content if (said := part_text(part)) is not None)
 
 
+def reply_text(message: Mapping[str, Any]) -> str:
+    """The text of a reply, which may be a refusal in place of content."""
+    refusal = message.get("refusal")
+    return text_of(message.get("content")) or (refusal if isinstance(refusal, str) else "")
+
+
 def part_text(part: Mapping[str, Any]) -> str | None:
     """The text of a part; None if it is not text."""
     said = part.get("text") if part.get("type") == "text" else None

@@ -201,8 +201,8 @@ class Selection:
         chosen: its index.
         reason: `highest_q`; `tied_highest_q` where other candidates have the same Q;
             `highest_posterior` where the prior counted, too; `rules` where those before the Q model
-            left one candidate; `likeliest` where Q was the same for all; `only_candidate` where
-            there was nothing to choose between.
+            left one candidate; `likeliest` where Q was the same for all; `only_candidate` and
+            `unanimous` where there was nothing to choose between.
         posterior: of each candidate's effect, if it was the reason; 0 where the rules left it out.
     """
 
@@ -293,7 +293,7 @@ def select(
     left = [i for i in q if not rules or rules[i] == max(rules)]
     highest = max(q[i] for i in left)
     if len(set(candidates)) == 1:
-        return Selection(left[0], "only_candidate")
+        return Selection(left[0], "only_candidate" if len(candidates) == 1 else "unanimous")
     messages = {candidates[i] for i in left}
     if len(messages) == 1:
         return Selection(left[0], "rules")

@@ -8,6 +8,7 @@ from typing import Any, Final
 from pydantic import BaseModel, ConfigDict, Field
 from pydantic.alias_generators import to_camel
 
+from qguide.qnet.chat_messages import reply_text
 from qguide.qnet.dialects.gemini_requests import EXTRA
 from qguide.qnet.dialects.messages_answers import read_call
 from qguide.qnet.dialects.messages_requests import SIGNATURE, arguments_of
@@ -175,8 +176,7 @@ def _parts_of(message: Json, *, thinks: bool) -> tuple[list[Json], list[str]]:
         field, said = thoughts
         signature = signature_of(field)
         parts.append({"text": said, "thought": True, "thoughtSignature": signature})
-    refusal = message.get("refusal")
-    if text := message.get("content") or (refusal if isinstance(refusal, str) else ""):
+    if text := reply_text(message):
         parts.append({"text": text})
     warnings = []
     for call in calls_in(message):

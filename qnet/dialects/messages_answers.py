@@ -9,7 +9,7 @@ from typing import Any, Final
 from pydantic import Field
 
 from qguide.qnet.body_limits import MOST_LEVELS, exceeds_max_depth
-from qguide.qnet.chat_messages import Shape
+from qguide.qnet.chat_messages import Shape, reply_text
 from qguide.qnet.dialects.messages_requests import INVALID_JSON, SIGNATURE, THINKING_BLOCKS, arguments_of
 from qguide.qnet.dialects.shapes import (
     LENGTH,
@@ -155,8 +155,7 @@ def _blocks(message: Json, toolsets: Collection[str], *, thinks: bool) -> tuple[
     if thinks and (thoughts := thoughts_in(message)):
         field, said = thoughts
         blocks.append({"type": "thinking", "thinking": said, "signature": SIGNATURE + field})
-    refusal = message.get("refusal")
-    if text := message.get("content") or (refusal if isinstance(refusal, str) else ""):
+    if text := reply_text(message):
         blocks.append({"type": "text", "text": text})
     warnings = []
     for call in calls_in(message):

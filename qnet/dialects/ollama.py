@@ -8,6 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any, Final
 
+from qguide.qnet.chat_messages import reply_text
 from qguide.qnet.dialects.messages_answers import read_call
 from qguide.qnet.dialects.messages_requests import arguments_of
 from qguide.qnet.dialects.shapes import ASKED, LENGTH, Json, OpenCalls, answer_format, calls_in, pieces_of, thoughts_in
@@ -115,9 +116,7 @@ def answer_of(completion: Json, *, thinks: bool, warnings: Sequence[str]) -> Jso
         warnings: what could not be passed on, and why.
     """
     choice, usage, guidance = completion["choices"][0], completion["usage"], completion["qguide"]
-    refusal = choice["message"].get("refusal")
-    text = choice["message"].get("content") or (refusal if isinstance(refusal, str) else "")
-    message: Json = {"role": "assistant", "content": text}
+    message: Json = {"role": "assistant", "content": reply_text(choice["message"])}
     if thinks and (thoughts := thoughts_in(choice["message"])):
         message["thinking"] = thoughts[1]
     calls, unparsed = [], []

@@ -211,10 +211,10 @@ def _message(said: _ReplyMessage) -> Message:
     calls = calls_of(said.tool_calls, said.function_call)
     wire = {name: value for name, value in said.model_dump().items() if value is not None}
     wire["role"] = "assistant"
-    wire["content"] = said.text or (None if calls else "")
+    wire["content"] = said.text or (None if calls or said.refusal else "")
     if not said.tool_calls:
         wire.pop("tool_calls", None)
-    return Message("assistant", said.text, calls, wire=wire)
+    return Message("assistant", said.text or said.refusal or "", calls, wire=wire)
 
 
 def cut_at(candidate: Candidate, stop: object) -> Candidate:

@@ -7,7 +7,7 @@ from pydantic import BaseModel, Field, ValidationError, model_validator
 from pydantic_core import PydanticCustomError
 
 from qguide.qnet.body_limits import MOST_LEVELS, exceeds_max_depth
-from qguide.qnet.chat_messages import calls_of, text_of
+from qguide.qnet.chat_messages import calls_of, reply_text
 from qguide.qnet.errors import InvalidRequestError
 from qguide.qnet.types import Message, Role
 from qguide.server.own_bodies.answers import StoppedField
@@ -64,8 +64,7 @@ class ChatTurn(Whole):
         if "content" in given:
             wire["content"] = given["content"]
         role: Role = "tool" if self.role == "function" else self.role
-        text = text_of(wire.get("content"))
-        return Message(role, text, calls, self.tool_call_id or "", wire)
+        return Message(role, reply_text(wire), calls, self.tool_call_id or "", wire)
 
 
 class StreamOptions(Whole):

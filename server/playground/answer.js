@@ -12,7 +12,7 @@ const REASONS = {
   rules: "the rules before the Q model left no other",
   likeliest: "its Q is that of all others, and it was drawn most often",
   only_candidate: "there was no other",
-  unanimous: "all candidates are the same, so none was scored",
+  unanimous: "all candidates are the same",
   explored: "it was taken at random, so that its outcome is seen",
   fallback: "no Q could be given and it was drawn most often",
 };

@@ -21,7 +21,7 @@ def messages(text: str) -> list[Message]:
         ("abb", (0.5, 0.9, 0.9), 1, "highest_q"),
         ("abc", (-3.0, -1.0, -2.0), 1, "highest_q"),
         ("a", (0.2,), 0, "only_candidate"),
-        ("aaa", (0.2, 0.2, 0.2), 0, "only_candidate"),
+        ("aaa", (0.2, 0.2, 0.2), 0, "unanimous"),
     ],
 )
 def test_the_first_of_the_highest_is_chosen(said: str, q_values: tuple[float, ...], chosen: int, reason: str) -> None:

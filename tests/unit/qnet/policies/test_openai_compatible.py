@@ -130,3 +130,12 @@ async def test_an_answer_without_choices_is_paid_for() -> None:
         await policy.sample(HISTORY, n=1, sampling=Sampling())
     await policy.close()
     assert paid == [TokenUsage(7, 3)]
+
+
+async def test_a_refusal_is_a_candidate_of_its_words_and_goes_on_as_it_came() -> None:
+    refused = b'{"choices": [{"message": {"role": "assistant", "content": null, "refusal": "I cannot help."}}]}'
+    policy = answering(Body([refused]))
+    [drawn] = await policy.sample(HISTORY, n=1, sampling=Sampling())
+    await policy.close()
+    assert drawn.message == Message("assistant", "I cannot help.")
+    assert drawn.message.wire == {"role": "assistant", "content": None, "refusal": "I cannot help."}

@@ -122,6 +122,11 @@ def test_a_q_model_reads_what_it_can_and_says_what_it_cannot(
     assert [(message.role, message.content) for message in view.history] == read
 
 
+def test_a_refusal_is_read_as_what_the_agent_said() -> None:
+    refusal = {"role": "assistant", "content": None, "refusal": "I cannot help."}
+    assert history_of([USER, refusal, USER])[1] == Message("assistant", "I cannot help.")
+
+
 @pytest.mark.parametrize(("parameters", "between"), [({}, "\n"), (CONTINUED, "")])
 def test_a_candidate_is_scored_with_the_prefill_that_it_goes_on_with(parameters: dict[str, Any], between: str) -> None:
     view = readable_view(history_of([USER, SAID]), parameters)
