@@ -120,7 +120,7 @@ def reworded(content: Content, start: int, end: int, text: str) -> Content:
         left = said[: max(0, start - at)] + (text if first else "") + said[max(0, end - at) :]
         text = "" if first else text
         if left or not said:
-            parts.append({**part, "text": left})
+            parts.append({**part, part["type"]: left})
         at += len(said) + len(PART_END)
     return parts
 
@@ -139,8 +139,8 @@ def reply_text(message: Mapping[str, Any]) -> str:
 
 
 def part_text(part: Mapping[str, Any]) -> str | None:
-    """The text of a part; None if it is not text."""
-    said = part.get("text") if part.get("type") == "text" else None
+    """The text of a part, which may be a refusal; None if it is not text."""
+    said = part.get(part["type"]) if part.get("type") in ("text", "refusal") else None
     return said if isinstance(said, str) else None
 
 

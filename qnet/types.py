@@ -77,7 +77,7 @@ class Message:
         return [
             json.dumps({k: v for k, v in part.items() if k != "cache_control"}, sort_keys=True)
             for part in content
-            if part.get("type") != "text" or not isinstance(part.get("text"), str)
+            if part.get("type") not in ("text", "refusal") or not isinstance(part.get(part["type"]), str)
         ]
 
     @property

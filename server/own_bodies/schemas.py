@@ -5,7 +5,16 @@ from typing import Annotated, Any, Final, Literal, Self, TypeVar
 
 from pydantic import BaseModel, BeforeValidator, Field
 
-from qguide.qnet.chat_messages import PART_END, CustomCall, CustomTool, Function, FunctionCall, calls_of, plain_message
+from qguide.qnet.chat_messages import (
+    PART_END,
+    CustomCall,
+    CustomTool,
+    Function,
+    FunctionCall,
+    calls_of,
+    part_text,
+    plain_message,
+)
 from qguide.qnet.decision.decision import Fallback
 from qguide.qnet.decision.history_window import LongHistory
 from qguide.qnet.decision.selection import PriorBy, SelectionName
@@ -191,13 +200,16 @@ def text_in(role: str, content: str | Sequence[ContentPart] | None) -> str:
     """The text of a message's content."""
     if content is None or isinstance(content, str):
         return content or ""
+    texts = []
     for part in content:
-        if part.type != "text" or part.text is None:
+        said = part_text({"type": part.type, "text": part.text, **(part.model_extra or {})})
+        if said is None:
             raise MalformedHistoryError(
                 f"the {role} message has a content part of type {part.type[:40]!r}; Q models read "
                 "only text, so send parts of type 'text' with their text"
             )
-    return PART_END.join(part.text or "" for part in content)
+        texts.append(said)
+    return PART_END.join(texts)
 
 
 class PolicyShare(Body):

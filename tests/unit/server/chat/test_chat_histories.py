@@ -76,6 +76,7 @@ def test_a_q_model_guides_and_the_upstream_reads_what_the_caller_wrote(
 
 
 SYSTEM: Any = {"role": "system", "content": "You are in a kitchen."}
+REFUSAL: Any = {"refusal": "I cannot help."}
 SAID: Any = {"role": "assistant", "content": "Thought: I"}
 
 
@@ -122,9 +123,11 @@ def test_a_q_model_reads_what_it_can_and_says_what_it_cannot(
     assert [(message.role, message.content) for message in view.history] == read
 
 
-def test_a_refusal_is_read_as_what_the_agent_said() -> None:
-    refusal = {"role": "assistant", "content": None, "refusal": "I cannot help."}
-    assert history_of([USER, refusal, USER])[1] == Message("assistant", "I cannot help.")
+@pytest.mark.parametrize("said", [{"content": None} | REFUSAL, {"content": [{"type": "refusal"} | REFUSAL]}])
+def test_a_refusal_is_read_as_what_the_agent_said(said: dict[str, Any]) -> None:
+    turns = [ChatTurn.model_validate(message) for message in (USER, {"role": "assistant"} | said, USER)]
+    history, flaw = to_chat_history(turns, most=100, most_bytes=10_000)
+    assert (history[1], history[1].unread, flaw) == (Message("assistant", "I cannot help."), [], None)
 
 
 @pytest.mark.parametrize(("parameters", "between"), [({}, "\n"), (CONTINUED, "")])
