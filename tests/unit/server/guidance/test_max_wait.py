@@ -1,7 +1,6 @@
 """Steps that are decided while candidates are still being drawn, and those that the caller ends."""
 
 import asyncio
-import time
 from collections.abc import Sequence
 from typing import Any
 
@@ -18,14 +17,14 @@ from qguide.qnet.types import Candidate, History, Message, Policy, Sampling, Sco
 from qguide.qnet.work import TokenUsage, record_usage, taker
 from qguide.server.chat.fake_openai import FakeUpstream
 from qguide.server.settings.remote_models import Upstream
+from qguide.server.settings.settings import Settings
 from tests.support.clock import without_waiting
 from tests.unit.server.conftest import FAKES, Serve
 
 TASK = (Message("user", "Go."),)
 CHAT = [{"role": "user", "content": "Your task is to: take the mug."}]
-SLOW_S = 200.0
+SLOW_S = 3600.0
 NEVER = 60.0
-WAIT_S = 2
 
 
 class Uneven:
@@ -250,22 +249,23 @@ ASKED: Sequence[tuple[str, Any]] = (
 def test_a_slow_candidate_holds_up_no_dialect(
     serve: Serve, address: tuple[FakeUpstream, str], upstream: FakeUpstream, path: str, body: Any, n: str
 ) -> None:
-    upstream.delays_s = (0.0, 0.0, SLOW_S)
-    served = Upstream.model_validate({"url": address[1], "model": "fake-1", "n": n})
-    client = serve(FAKES.model_copy(update={"upstreams": {"demo": served}, "policy": "demo"}))
-    how = {} if path == "/v1/act" else {"X-QGuide-Num-Candidates": "5"}
-    began = time.monotonic()
-    answer = client.post(path, json={**body, **({"max_wait_s": WAIT_S} if not how else {})}, headers=_waits(how))
-    assert (answer.status_code, time.monotonic() - began < SLOW_S / 2) == (200, True)
-    told = answer.json()
-    told = told if path == "/v1/act" else told["qguide"]
-    came = 5 - told["draws_saved"]  # four, but on a machine that takes seconds for an answer
-    assert (1 <= came <= 4, len(upstream.asked)) == (True, 5)
-    assert told["warnings"][-1] == f"{came} of 5 candidates came within max_wait_s ({WAIT_S} s)"
+    client = serve(_in_front_of(address[1], n))
+    for wait_s in (0.2, 2, 20):  # until a busy machine has time for the four immediate answers
+        upstream.delays_s, upstream.asked = (0.0, 0.0, SLOW_S), []
+        if path == "/v1/act":
+            told = client.post(path, json={**body, "max_wait_s": wait_s}).json()
+        else:
+            how = {"X-QGuide-Num-Candidates": "5", "X-QGuide-Max-Wait-S": str(wait_s)}
+            told = client.post(path, json=body, headers=how).json()["qguide"]
+        if told["draws_saved"] == 1:
+            break
+    assert (told["draws_saved"], len(upstream.asked)) == (1, 5)
+    assert told["warnings"][-1] == f"4 of 5 candidates came within max_wait_s ({wait_s:g} s)"
 
 
-def _waits(how: dict[str, str]) -> dict[str, str]:
-    return how and {**how, "X-QGuide-Max-Wait-S": str(WAIT_S)}
+def _in_front_of(url: str, n: str) -> Settings:
+    served = Upstream.model_validate({"url": url, "model": "fake-1", "n": n})
+    return FAKES.model_copy(update={"upstreams": {"demo": served}, "policy": "demo"})
 
 
 @pytest.mark.parametrize("n", ["one_request", "parallel"])
@@ -273,8 +273,7 @@ def test_a_request_that_fails_costs_its_own_candidate_only(
     serve: Serve, address: tuple[FakeUpstream, str], upstream: FakeUpstream, n: str
 ) -> None:
     upstream.fault, upstream.faults_left = "policy", 1
-    served = Upstream.model_validate({"url": address[1], "model": "fake-1", "n": n})
-    client = serve(FAKES.model_copy(update={"upstreams": {"demo": served}, "policy": "demo"}))
+    client = serve(_in_front_of(address[1], n))
     told = client.post("/v1/act", json={"messages": CHAT, "num_candidates": 5, "max_wait_s": NEVER}).json()
     assert (len(told["candidates"]), told["draws_saved"]) == (4, 0)
     [warning] = told["warnings"]
