@@ -209,7 +209,7 @@ def serving_app(app: FastAPI, *, ws: Literal["none", "websockets-sansio"] = "non
             log_config=None,
             access_log=False,
             lifespan="on",
-            timeout_graceful_shutdown=1,
+            timeout_graceful_shutdown=0,
         )
     else:
         config = server_config(app, settings, port=0)

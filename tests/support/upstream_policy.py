@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncIterator, Iterable, Mapping
+from dataclasses import replace
 from typing import Any
 
 import httpx
@@ -16,7 +17,9 @@ HISTORY: History = (Message("system", "be brief"), Message("user", "find the mug
 MIB = 1024**2
 
 
-QUICK = UpstreamLimits(timeout_s=2.0, retries=1, longest_wait_s=2.0, breaker_failures=2)
+QUICK = UpstreamLimits(timeout_s=20.0, retries=1, longest_wait_s=2.0, breaker_failures=2)
+SHORT = replace(QUICK, timeout_s=0.2)
+"""For an upstream that never answers; of one that does, a busy machine makes one that does not."""
 
 
 TOOL: dict[str, Any] = {
