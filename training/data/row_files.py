@@ -191,6 +191,14 @@ def row_of(line: bytes, row_type: type[Row], *, path: Path, number: int) -> Row:
         ) from error
 
 
+def read_again(line: bytes, row_type: type[Row], *, path: Path) -> Row:
+    """The row of a line that was one when it was first read."""
+    try:
+        return row_type.model_validate_json(line)
+    except ValidationError as error:
+        raise RecordError(f"{path} was changed while it was read; start again when nothing writes to it") from error
+
+
 def remedy_of(line: bytes) -> str:
     """The way out for a row of an earlier version, which its fields tell."""
     if any(mark in line for mark in (b'"nodes"', b'"decisions"', b'"outcome_reward"')):
@@ -251,16 +259,13 @@ class RowStore(Generic[Row]):
         """The file of a row, as it was named."""
         return self._paths[place.file]
 
+    def line(self, place: Place) -> bytes:
+        """The row at a place, as it is written."""
+        return os.pread(self._files[place.file].fileno(), place.length, place.start)
+
     def read(self, place: Place) -> Row:
         """The row at a place."""
-        file = self._files[place.file]
-        line = os.pread(file.fileno(), place.length, place.start)
-        try:
-            return self._type.model_validate_json(line)
-        except ValidationError as error:
-            raise RecordError(
-                f"{self.path(place)} was changed while it was read; start again when nothing writes to it"
-            ) from error
+        return read_again(self.line(place), self._type, path=self.path(place))
 
 
 class RowGroups(Generic[Row]):

@@ -221,8 +221,12 @@ class JsonlWriter:
     def write(self, *rows: BaseModel | Mapping[str, object]) -> int:
         """Append rows, all at once; returns their length in bytes."""
         texts = [row.model_dump_json() if isinstance(row, BaseModel) else json.dumps(row) for row in rows]
+        return self.write_lines("".join(f"{text}\n" for text in texts).encode())
+
+    def write_lines(self, lines: bytes) -> int:
+        """Append rows that are lines already; returns their length in bytes."""
         with self._named_errors():
-            written = self._file.write("".join(f"{text}\n" for text in texts).encode())
+            written = self._file.write(lines)
             if self._flushes:
                 self._file.flush()
         return written

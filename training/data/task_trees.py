@@ -21,7 +21,7 @@ from qguide.qnet.records import JUDGED, ROOT_ID, TreeRow, messages_of
 from qguide.training.algorithms.labelling import TreeTarget, label_tree
 from qguide.training.algorithms.tree import Tree, merge_branch, merge_trees, without_untried
 from qguide.training.data.records import step_from_row, tree_from_row
-from qguide.training.data.row_files import Place, RowStore, address_of, row_files
+from qguide.training.data.row_files import Place, RowStore, address_of, read_again, row_files
 from qguide.training.trajectory import observation_message
 
 _HASH_CHARACTERS: Final = 12
@@ -96,6 +96,40 @@ class TaskTree:
         return label_tree(self.tree, target=target, gamma=gamma, normalized=normalized, noop_cost_steps=noop_cost_steps)
 
 
+@dataclass(frozen=True, slots=True)
+class StoredTree:
+    """The rows of one tree as they are written, to be read here or on another machine.
+
+    Attributes:
+        task_id: no other tree's.
+        lines: of each exploration, with the file that it stands in.
+        judge: whose scores are read; None reads no scores.
+    """
+
+    task_id: str
+    lines: list[tuple[Path, bytes]]
+    judge: str | None
+
+    @property
+    def nbytes(self) -> int:
+        """Length of all lines."""
+        return sum(len(line) for _, line in self.lines)
+
+    def read(self) -> TaskTree:
+        """The tree, merged from all explorations."""
+        rows: list[TreeRow] = []
+        before: dict[Path, list[TreeRow]] = {}
+        for path, line in self.lines:
+            row = read_again(line, TreeRow, path=path)
+            _check_it_is_new(row, path, before.setdefault(path, []))
+            rows.append(row)
+        if self.judge is None:
+            tree = merge_trees([without_untried(tree_from_row(row)) for row in rows])
+        else:
+            tree = judged_tree(rows, judge=self.judge)
+        return TaskTree(rows[0].model_copy(update={"task_id": self.task_id}), tree)
+
+
 class TaskTrees:
     """Every task with at least one action, and its merged tree, one in memory at a time.
 
@@ -154,25 +188,16 @@ class TaskTrees:
 
     def __iter__(self) -> Iterator[TaskTree]:
         """The trees, in the order of their first rows."""
+        return (stored.read() for stored in self.stored())
+
+    def stored(self) -> Iterator[StoredTree]:
+        """The same, not read yet."""
         ordered = self._index.execute(_IN_ORDER, {"judge": self._judge})
         for (task, first, last, opening), places in groupby(ordered, key=itemgetter(0, 1, 2, 3)):
             task_id = split_task_id(task, opening, among={first, last})
-            rows = self._read([Place(*place) for _, _, _, _, *place in places])
-            if self._judge is None:
-                tree = merge_trees([without_untried(tree_from_row(row)) for row in rows])
-            else:
-                tree = judged_tree(rows, judge=self._judge)
-            yield TaskTree(rows[0].model_copy(update={"task_id": task_id}), tree)
-
-    def _read(self, places: Sequence[Place]) -> list[TreeRow]:
-        rows: list[TreeRow] = []
-        before: dict[int, list[TreeRow]] = {}
-        for place in places:
-            row = self._store.read(place)
-            file = self._store.path(place)
-            _check_it_is_new(row, file, before.setdefault(place.file, []))
-            rows.append(row)
-        return rows
+            found = [Place(*place) for _, _, _, _, *place in places]
+            lines = [(self._store.path(place), self._store.line(place)) for place in found]
+            yield StoredTree(task_id, lines, self._judge)
 
 
 def _refuse_the_same(folders: Sequence[Path]) -> None:

@@ -12,6 +12,7 @@ import math
 from array import array
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Self, cast, get_args
 
@@ -26,10 +27,12 @@ from qguide.training.algorithms.labelling import Target, TreeTarget, gae_advanta
 from qguide.training.algorithms.tree import Tree, branching_fraction
 from qguide.training.data.records import tree_row
 from qguide.training.data.runs import JsonlWriter, RunFolder, open_run, rows_at_once
-from qguide.training.data.task_trees import TaskTree, TaskTrees
+from qguide.training.data.task_trees import StoredTree, TaskTree, TaskTrees
 from qguide.training.options import JobOptions
 from qguide.training.rollouts.models import INFERENCE_MAY_CHANGE, Inference, build_scorer, sha256_of_q_model
 from qguide.training.rollouts.rollout import value_request
+from qguide.training.workers.config import RowWorkers, Workers
+from qguide.training.workers.ray_actors import spread
 
 OwnTarget = Annotated[str, StringConstraints(pattern=r"^\w+(\.\w+)*:\w+$")]
 """The import path of a function that takes a `Tree` and gives labels by node id."""
@@ -44,7 +47,7 @@ def _path_of(name: object) -> object:
 
 AnyTarget = Annotated[Target | OwnTarget, BeforeValidator(_path_of)]
 
-MAY_CHANGE = frozenset({"output", "min_reward", "max_reward"}) | INFERENCE_MAY_CHANGE
+MAY_CHANGE = frozenset({"output", "min_reward", "max_reward", "workers"}) | INFERENCE_MAY_CHANGE
 HISTOGRAM_BINS = 10
 GAE_LAMBDA = 0.95
 
@@ -69,6 +72,8 @@ class LabelConfig(JobOptions):
         gae_lambda: for `td` and `gae`, weight of the outcomes against the values of `qnet`, from 0
             to 1; the default is a common one of PPO.
         inference: how `qnet` runs.
+        workers: where labels are computed, for targets without a `qnet`: with the executor "ray", `count` tasks of
+            Ray label at a time, and the rows are the same.
         normalize: scale each tree's labels to [0, 1], as the paper does; for `q` only.
         noop_cost_steps: number of steps that an action without effect counts as if it follows
             another one; the paper's is 1. For `q` only.
@@ -87,6 +92,7 @@ class LabelConfig(JobOptions):
     qnet: str = ""
     gae_lambda: float = Field(default=GAE_LAMBDA, ge=0, le=1)
     inference: Inference = Inference()
+    workers: RowWorkers = Workers()
 
     @model_validator(mode="after")
     def _values_where_they_are_needed(self) -> Self:
@@ -100,6 +106,11 @@ class LabelConfig(JobOptions):
             raise ValueError(
                 f"gae_lambda is {self.gae_lambda:g}, but there is no qnet whose values labels with "
                 "gae_lambda below 1 are made of; name one, or set gae_lambda to 1"
+            )
+        if self.qnet and self.workers.executor != "inline":
+            raise ValueError(
+                f"workers.executor is {self.workers.executor!r}, but the values of qnet {self.qnet!r} are computed in "
+                "the job's own process; leave workers out"
             )
         return self
 
@@ -125,11 +136,10 @@ def _label(config: LabelConfig, run: RunFolder, scorer: Scorer | None) -> dict[s
             max_reward=config.max_reward,
             judge=config.judge if config.target == "judge" else None,
         )
-        for task in track(tasks, "label", total=len(tasks), transient=True):
-            labels = _labels(task, config, scorer)
-            statistics.add(task.tree, labels)
-            labelled = replace(task.tree, values={config.target: labels})
-            writer.write(tree_row(labelled, task.row))
+        found = spread(partial(_labelled, config, scorer), tasks.stored(), config.workers)
+        for line, of_tree in track(found, "label", total=len(tasks), transient=True):
+            statistics.add(of_tree)
+            writer.write_lines(line)
         if not statistics.count:
             raise ConfigError(
                 f"target {config.target!r} labels no node of {', '.join(map(str, config.trees))}; "
@@ -139,6 +149,14 @@ def _label(config: LabelConfig, run: RunFolder, scorer: Scorer | None) -> dict[s
     with JsonlWriter(run.metrics) as metrics:
         metrics.write({"target": config.target, **summary})
     return summary
+
+
+def _labelled(config: LabelConfig, scorer: Scorer | None, stored: StoredTree) -> tuple[bytes, "_Statistics"]:
+    """The line of one labelled tree, and its statistics."""
+    task = stored.read()
+    labels = _labels(task, config, scorer)
+    row = tree_row(replace(task.tree, values={config.target: labels}), task.row)
+    return f"{row.model_dump_json()}\n".encode(), _Statistics.of(task.tree, labels)
 
 
 def _labels(task: TaskTree, config: LabelConfig, scorer: Scorer | None) -> dict[int, float]:
@@ -186,14 +204,25 @@ class _Statistics:
         self._branching = array("d")
         self._tasks_with_reward = 0
 
-    def add(self, tree: Tree, labels: Mapping[int, float]) -> None:
-        self._labels.extend(labels.values())
-        self._branching.append(branching_fraction(tree))
-        self._tasks_with_reward += any(node.step.reward > 0 for node in tree.nodes)
+    @classmethod
+    def of(cls, tree: Tree, labels: Mapping[int, float]) -> Self:
+        """Those of one tree."""
+        own = cls()
+        own._labels.extend(labels.values())
+        own._branching.append(branching_fraction(tree))
+        own._tasks_with_reward = any(node.step.reward > 0 for node in tree.nodes)
         for group in sibling_groups(tree):
             values = [labels[node_id] for node_id in group if node_id in labels]
             if len(values) > 1:
-                self._spreads.append(max(values) - min(values))
+                own._spreads.append(max(values) - min(values))
+        return own
+
+    def add(self, other: Self) -> None:
+        """Count other trees, too."""
+        self._labels.extend(other._labels)
+        self._spreads.extend(other._spreads)
+        self._branching.extend(other._branching)
+        self._tasks_with_reward += other._tasks_with_reward
 
     @property
     def count(self) -> int:

@@ -15,8 +15,10 @@ It takes seconds, so a killed run starts over; its rows appear all at once when 
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from functools import partial
+from itertools import chain
 from pathlib import Path
-from typing import Self
+from typing import NamedTuple, Self
 
 from pydantic import Field, model_validator
 
@@ -29,13 +31,37 @@ from qguide.training.algorithms.preferences import best_path_pairs, value_pairs
 from qguide.training.algorithms.tree import EXPERT, Node
 from qguide.training.data.decision_groups import GroupLabels, decisions_of
 from qguide.training.data.preferences import PreferenceRow, preference_row, scored_messages
-from qguide.training.data.row_files import RowGroups
-from qguide.training.data.runs import JsonlWriter, RunFolder, open_run, read_rows, rows_at_once
-from qguide.training.data.task_trees import TaskTree, TaskTrees
+from qguide.training.data.row_files import RowGroups, lines_of, row_files, row_of
+from qguide.training.data.runs import JsonlWriter, RunFolder, open_run, rows_at_once
+from qguide.training.data.task_trees import StoredTree, TaskTree, TaskTrees
 from qguide.training.data.trajectories import trajectories_of
 from qguide.training.options import JobOptions
+from qguide.training.workers.config import RowWorkers, Workers
+from qguide.training.workers.ray_actors import spread
 
+MAY_CHANGE = frozenset({"output", "workers"})
 _LEAST_MARGIN = 1e-9
+
+
+class StoredGroups(NamedTuple):
+    """A row of decision groups as it is written, to be read here or on another machine."""
+
+    path: Path
+    number: int
+    line: bytes
+
+    @property
+    def nbytes(self) -> int:
+        """Length of the line."""
+        return len(self.line)
+
+
+class Pair(NamedTuple):
+    """The part of a pair that statistics count."""
+
+    task_id: str
+    source: str
+    gap: float
 
 
 class PairsConfig(JobOptions):
@@ -58,6 +84,8 @@ class PairsConfig(JobOptions):
         most_per_task: maximum number of pairs of a task's episodes or branches; those with the
             largest differences are kept. 0 for no limit.
         min_reward, max_reward: bounds of every action's reward; a tree beyond them is refused.
+        workers: where the pairs of `groups` and `trees` are made: with the executor "ray", `count` tasks of Ray
+            work at a time, and the rows are the same.
     """
 
     groups: tuple[Path, ...] = ()
@@ -75,6 +103,7 @@ class PairsConfig(JobOptions):
     most_per_task: int = Field(default=1, ge=0)
     min_reward: float = Field(default=-100.0, ge=-MAX_REWARD, le=0)
     max_reward: float = Field(default=100.0, ge=0, le=MAX_REWARD)
+    workers: RowWorkers = Workers()
 
     @model_validator(mode="after")
     def _something_to_read(self) -> Self:
@@ -85,16 +114,17 @@ class PairsConfig(JobOptions):
 
 def run_pairs(config: PairsConfig) -> dict[str, object]:
     """Write the preference rows; returns the statistics that `metrics.jsonl` gets too."""
-    with open_run(config.output, config) as run:
+    with open_run(config.output, config, may_change=MAY_CHANGE) as run:
         return _write(config, run)
 
 
 def _write(config: PairsConfig, run: RunFolder) -> dict[str, object]:
     statistics = _Statistics()
     with rows_at_once(run.rows) as writer:
-        for row in preference_rows(config):
-            statistics.add(row)
-            writer.write(row)
+        spread_out = chain.from_iterable(spread(partial(_pairs, config), _sources(config), config.workers))
+        for line, pair in chain(spread_out, map(_written, _of_trajectories(config))):
+            statistics.add(pair)
+            writer.write_lines(line)
         if not statistics.tasks:
             raise ConfigError(
                 "no two actions or episodes differ enough in value; lower min_label_margin "
@@ -107,16 +137,24 @@ def _write(config: PairsConfig, run: RunFolder) -> dict[str, object]:
     return summary
 
 
-def preference_rows(config: PairsConfig) -> Iterator[PreferenceRow]:
-    """All pairs, source by source and task by task."""
+def _sources(config: PairsConfig) -> Iterator[StoredTree | StoredGroups]:
+    """Trees and rows of decision groups, source by source."""
     for folder in config.groups:
-        for row in read_rows(folder, TreeRow):
-            yield from _of_groups(row, config)
+        for path in row_files(folder):
+            yield from (StoredGroups(path, *line) for line in lines_of(path, TreeRow))
     if config.trees:
-        tasks = TaskTrees(config.trees, min_reward=config.min_reward, max_reward=config.max_reward)
-        for task in tasks:
-            yield from _of_tree(task, config)
-    yield from _of_trajectories(config)
+        yield from TaskTrees(config.trees, min_reward=config.min_reward, max_reward=config.max_reward).stored()
+
+
+def _pairs(config: PairsConfig, source: StoredTree | StoredGroups) -> list[tuple[bytes, Pair]]:
+    if isinstance(source, StoredTree):
+        return list(map(_written, _of_tree(source.read(), config)))
+    row = row_of(source.line, TreeRow, path=source.path, number=source.number)
+    return list(map(_written, _of_groups(row, config)))
+
+
+def _written(row: PreferenceRow) -> tuple[bytes, Pair]:
+    return f"{row.model_dump_json()}\n".encode(), Pair(row.task_id, row.source, row.gap)
 
 
 def _of_groups(row: TreeRow, config: PairsConfig) -> Iterator[PreferenceRow]:
@@ -215,10 +253,10 @@ class _Statistics:
         self._counts = Counter[str]()
         self._gap = 0.0
 
-    def add(self, row: PreferenceRow) -> None:
-        self.tasks.add(row.task_id)
-        self._counts[row.source] += 1
-        self._gap += row.gap
+    def add(self, pair: Pair) -> None:
+        self.tasks.add(pair.task_id)
+        self._counts[pair.source] += 1
+        self._gap += pair.gap
 
     def summary(self) -> dict[str, object]:
         pairs = self._counts.total()

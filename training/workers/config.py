@@ -1,8 +1,8 @@
 """The `[workers]` table of a job: where its environments and policies run."""
 
-from typing import Final, Literal, Self
+from typing import Annotated, Final, Literal, Self
 
-from pydantic import Field, model_validator
+from pydantic import AfterValidator, Field, model_validator
 
 from qguide.training.options import JobOptions
 
@@ -58,3 +58,16 @@ class Workers(JobOptions):
     def actors_of(self, kind: Literal["policy", "q"]) -> tuple[int, float]:
         """Number of actors of each local policy or Q model, and the GPUs that each of them reserves."""
         return (self.q_actors, self.q_gpus) if kind == "q" else (self.policy_actors, self.policy_gpus)
+
+
+def _for_rows(workers: Workers) -> Workers:
+    if workers.executor == "processes" or workers.policy_actors or workers.q_actors:
+        raise ValueError(
+            f"executor is {workers.executor!r}, policy_actors {workers.policy_actors} and q_actors {workers.q_actors}, "
+            "but rows are spread over tasks of Ray alone; set executor to 'ray' or 'inline', and the actors to 0"
+        )
+    return workers
+
+
+RowWorkers = Annotated[Workers, AfterValidator(_for_rows)]
+"""Workers of a job that spreads rows and plays nothing."""

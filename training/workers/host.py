@@ -34,9 +34,11 @@ class EnvironmentSpec:
         return EnvironmentHost(self)
 
 
-def spec_of(environment: EnvironmentConfig) -> EnvironmentSpec:
-    """The spec of an environment, to be built elsewhere as this process would."""
-    return EnvironmentSpec(environment.model_dump_json(), os.getcwd(), tuple(filter(None, sys.path)))
+def spec_of(environment: EnvironmentConfig | None) -> EnvironmentSpec:
+    """The spec of an environment, to be built elsewhere as this process would; None for workers without one."""
+    return EnvironmentSpec(
+        environment.model_dump_json() if environment else "", os.getcwd(), tuple(filter(None, sys.path))
+    )
 
 
 def enter(spec: EnvironmentSpec) -> None:

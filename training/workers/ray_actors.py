@@ -1,4 +1,4 @@
-"""Workers as actors of a Ray cluster.
+"""Workers of a Ray cluster: actors that hold environments, and tasks that rows are spread over.
 
 An actor that dies is not restarted by Ray: its episodes would be gone, and the job takes them up
 elsewhere itself. Requests and replies are small, so they travel beside Ray's object store and
@@ -7,11 +7,14 @@ arrive while it is full.
 
 import logging
 import os
+import pickle
 import threading
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from typing import Any, Final, Protocol, TypeVar
 
-from qguide.qnet.errors import ConfigError
+from qguide.qnet.errors import ConfigError, QGuideError
 from qguide.qnet.packages import install
 from qguide.training.processes.messages import (
     READY,
@@ -24,7 +27,22 @@ from qguide.training.processes.messages import (
     pickled_reply_to,
 )
 from qguide.training.workers.config import Workers
-from qguide.training.workers.host import EnvironmentHost, EnvironmentSpec
+from qguide.training.workers.host import EnvironmentHost, EnvironmentSpec, enter, spec_of
+
+_BATCH_BYTES: Final = 2**21
+"""Rows of one task: it costs Ray milliseconds, and so does labelling a small tree."""
+
+
+class Stored(Protocol):
+    """Rows as they are written."""
+
+    @property
+    def nbytes(self) -> int:
+        """Length of the rows."""
+
+
+T = TypeVar("T", bound=Stored)
+Result = TypeVar("Result")
 
 
 class HostActor:
@@ -96,65 +114,131 @@ class RayExecutor:
 
     def __init__(self, spec: EnvironmentSpec, workers: Workers) -> None:
         """Connect to the cluster, or start one on this machine."""
-        try:
-            os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
-            # Ray's own choice, 15, lets every other program of the machine go first.
-            os.environ.setdefault("RAY_worker_niceness", "0")
-            import ray
-        except ImportError as error:
-            raise ConfigError(
-                f"workers.executor is 'ray', which is not installed; {install('ray')}, or set it to 'processes'"
-            ) from error
-        self._started = not ray.is_initialized()
-        if self._started:
-            try:
-                ray.init(
-                    address=workers.address or "local",
-                    include_dashboard=None if workers.address else False,
-                    log_to_driver=False,
-                    logging_level=logging.WARNING,
-                )
-            except Exception as error:  # a plain one where the machine is too busy to start it
-                raise ConfigError(
-                    f"workers.address is {workers.address!r}: {error}; start a cluster there "
-                    "(ray start --head), or leave the address out"
-                ) from error
+        self._open = ExitStack()
+        self._open.enter_context(_connected(workers))
+        import ray
+
         self._spec, self._workers = spec, workers
         self._class = ray.remote(HostActor)
-        try:
-            self._require_room(ray.nodes())
-        except ConfigError:
-            self.close()
-            raise
 
     def start(self) -> RayWorker:
         """Start one more actor, where the cluster has room for it."""
         actor = self._class.options(num_cpus=self._workers.cpus, max_restarts=0).remote(self._spec)
         return RayWorker(actor, timeout_s=self._workers.timeout_s)
 
-    def _require_room(self, nodes: Sequence[Mapping[str, Any]]) -> None:
-        """Check that all actors can run at once.
-
-        The episodes that are seated on the rest would wait for twenty minutes and fail. A cluster
-        that grows on demand is refused, too, until it has grown: one that never will looks the
-        same.
-        """
-        count, cpus = self._workers.count, self._workers.cpus
-        if not cpus:
-            return
-        alive = [node["Resources"].get("CPU", 0.0) for node in nodes if node["Alive"]]
-        room = sum(int(node_cpus / cpus + 1e-9) for node_cpus in alive)
-        if room < count:
-            raise ConfigError(
-                f"workers.count is {count} with workers.cpus {cpus:g} each, and the Ray cluster "
-                f"has room for {room}: {sum(alive):g} CPUs on {len(alive)} nodes; add machines, or "
-                "set workers.count or workers.cpus lower"
-            )
-
     def close(self) -> None:
         """Leave the cluster, and end it if it was started here."""
+        self._open.close()
+
+
+@contextmanager
+def _connected(workers: Workers) -> Iterator[None]:
+    """A cluster with room for all workers; one that is started here ends with the block."""
+    try:
+        os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+        # Ray's own choice, 15, lets every other program of the machine go first.
+        os.environ.setdefault("RAY_worker_niceness", "0")
+        import ray
+    except ImportError as error:
+        raise ConfigError(
+            f"workers.executor is 'ray', which is not installed; {install('ray')}, or set it to another one"
+        ) from error
+    started = not ray.is_initialized()
+    if started:
+        try:
+            ray.init(
+                address=workers.address or "local",
+                include_dashboard=None if workers.address else False,
+                log_to_driver=False,
+                logging_level=logging.WARNING,
+            )
+        except Exception as error:  # a plain one where the machine is too busy to start it
+            raise ConfigError(
+                f"workers.address is {workers.address!r}: {error}; start a cluster there "
+                "(ray start --head), or leave the address out"
+            ) from error
+    try:
+        _require_room(workers, ray.nodes())
+        yield
+    finally:
+        if started:
+            ray.shutdown()
+
+
+def _require_room(workers: Workers, nodes: Sequence[Mapping[str, Any]]) -> None:
+    """Check that all workers can run at once.
+
+    The episodes that are seated on the rest would wait for twenty minutes and fail. A cluster
+    that grows on demand is refused, too, until it has grown: one that never will looks the
+    same.
+    """
+    count, cpus = workers.count, workers.cpus
+    if not cpus:
+        return
+    alive = [node["Resources"].get("CPU", 0.0) for node in nodes if node["Alive"]]
+    room = sum(int(node_cpus / cpus + 1e-9) for node_cpus in alive)
+    if room < count:
+        raise ConfigError(
+            f"workers.count is {count} with workers.cpus {cpus:g} each, and the Ray cluster "
+            f"has room for {room}: {sum(alive):g} CPUs on {len(alive)} nodes; add machines, or "
+            "set workers.count or workers.cpus lower"
+        )
+
+
+def spread(function: Callable[[T], Result], items: Iterable[T], workers: Workers) -> Iterator[Result]:
+    """Results of a function for each item, in order, computed here or by tasks of a Ray cluster.
+
+    Items travel as they are, so what they were read from need not be on every machine. So many batches
+    are on the way that each worker has its next one; what comes first waits for its place.
+
+    Raises:
+        WorkerLostError: a batch cost Ray several workers.
+    """
+    if workers.executor == "inline":
+        yield from map(function, items)
+        return
+    with _connected(workers):
         import ray
 
-        if self._started:
-            self._started = False
-            ray.shutdown()
+        run = ray.remote(_results).options(num_cpus=workers.cpus)
+        job = ray.put((pickle.dumps(function), spec_of(None)))
+        on_the_way: deque[Any] = deque()
+        for batch in _batches(items):
+            on_the_way.append(run.remote(job, batch))
+            if len(on_the_way) > 2 * workers.count:
+                yield from _arrived(on_the_way.popleft())
+        while on_the_way:
+            yield from _arrived(on_the_way.popleft())
+
+
+def _batches(items: Iterable[T]) -> Iterator[list[T]]:
+    batch: list[T] = []
+    nbytes = 0
+    for item in items:
+        batch.append(item)
+        nbytes += item.nbytes
+        if nbytes >= _BATCH_BYTES:
+            yield batch
+            batch, nbytes = [], 0
+    if batch:
+        yield batch
+
+
+def _results(job: tuple[bytes, EnvironmentSpec], batch: Sequence[Any]) -> list[Any]:
+    pickled, spec = job
+    enter(spec)  # first, because the function may be found nowhere else
+    return list(map(pickle.loads(pickled), batch))
+
+
+def _arrived(batch: Any) -> list[Any]:
+    """The results of a batch, or its own error."""
+    import ray
+    from ray.exceptions import RayError, RayTaskError
+
+    try:
+        results: list[Any] = ray.get(batch)
+    except RayTaskError as error:
+        raise (error.cause if isinstance(error.cause, QGuideError) else error) from None
+    except RayError as error:
+        raise WorkerLostError(f"a batch of rows was lost with its Ray workers: {error}; start the job again") from error
+    return results

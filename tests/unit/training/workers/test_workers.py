@@ -1,16 +1,13 @@
 """Jobs whose environments run in workers: the rows of one process, whatever is killed."""
 
-import gc
 import json
-import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, suppress
 from io import StringIO
 from itertools import chain
 from pathlib import Path
 from typing import Any
-from warnings import catch_warnings, simplefilter
 
 import psutil
 import pytest
@@ -38,38 +35,6 @@ from tests.support.worker_jobs import HERE, POLICY, SUPPORT, explore, killing, l
 
 EXECUTORS = ["processes", "ray"]
 TREES = 300
-
-
-@pytest.fixture(scope="module")
-def ray_cluster() -> Iterator[None]:
-    """A Ray of two CPUs, whose object store is small and is not relieved to disk."""
-    os.environ.update(RAY_USAGE_STATS_ENABLED="0", RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO="0", RAY_worker_niceness="0")
-    ray = pytest.importorskip("ray", reason="the extra ray is not installed")
-    failure = ""
-    try:
-        ray.init(
-            address="local",
-            num_cpus=2,
-            include_dashboard=False,
-            log_to_driver=False,
-            object_store_memory=80 * 1024**2,
-            _system_config={"automatic_object_spilling_enabled": False},
-        )
-    except Exception as error:  # Ray itself waits for no more than 30 s
-        failure = str(error)
-    if failure:
-        _leave(ray)
-        pytest.skip(f"Ray does not start on this machine now: {failure}")
-    yield
-    _leave(ray)
-
-
-def _leave(ray: Any) -> None:
-    """End Ray, which lets go of its processes without waiting for them."""
-    with catch_warnings():
-        simplefilter("ignore", ResourceWarning)
-        ray.shutdown()
-        gc.collect()
 
 
 @pytest.fixture(params=EXECUTORS)

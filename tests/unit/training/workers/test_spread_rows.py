@@ -1,0 +1,86 @@
+"""Jobs whose rows are spread over tasks of Ray: the files of one process."""
+
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pydantic import ValidationError
+
+from benchmarks.rows.rows import RowsBench, group_lines, tree_lines
+from qguide.qnet.errors import RecordError
+from qguide.training.jobs.label import LabelConfig, run_label
+from qguide.training.jobs.pairs import PairsConfig, StoredGroups, run_pairs
+from qguide.training.processes.messages import WorkerLostError
+from qguide.training.workers.config import Workers
+from qguide.training.workers.ray_actors import spread
+from tests.support.worker_jobs import count_deaths
+
+ROWS = 700
+"""Several batches: they hold 16 KiB here."""
+RAY = {"executor": "ray", "count": 2}
+
+
+@pytest.fixture(scope="module")
+def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[Path]]:
+    """Trees, and decision groups."""
+    root = tmp_path_factory.mktemp("rows")
+    for name, lines in (("trees", tree_lines), ("groups", group_lines)):
+        (root / name).mkdir()
+        with (root / name / "rows.jsonl").open("w") as file:
+            file.writelines(lines(RowsBench(output=root / "none.json"), ROWS))
+    return {name: [root / name] for name in ("trees", "groups")}
+
+
+def label(output: Path, folders: dict[str, list[Path]], **options: Any) -> None:
+    run_label(LabelConfig.model_validate({"trees": folders["trees"], "output": output, **options}))
+
+
+def pairs(output: Path, folders: dict[str, list[Path]], **options: Any) -> None:
+    run_pairs(PairsConfig.model_validate({**folders, "trajectories": folders["trees"], "output": output, **options}))
+
+
+@pytest.mark.parametrize("job", [label, pairs])
+def test_files_are_those_of_one_process(
+    tmp_path: Path,
+    ray_cluster: None,
+    folders: dict[str, list[Path]],
+    job: Callable[..., None],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("qguide.training.workers.ray_actors._BATCH_BYTES", 2**14)
+    job(tmp_path / "here", folders)
+    job(tmp_path / "spread", folders, workers=RAY)
+    for name in ("rows.jsonl", "metrics.jsonl"):
+        here, spread = ((tmp_path / run / name).read_bytes() for run in ("here", "spread"))
+        assert here == spread != b"", name
+
+
+def test_what_a_task_refuses_is_told_as_in_one_process(tmp_path: Path, ray_cluster: None) -> None:
+    [line] = tree_lines(RowsBench(output=tmp_path / "none.json"), 1)
+    (tmp_path / "twice").mkdir()
+    (tmp_path / "twice/rows.jsonl").write_text(2 * line.replace('"draws": 1', '"draws": 4'))
+    for workers in ({}, RAY):
+        with pytest.raises(RecordError, match=r"rows\.jsonl, task task/0: the same exploration stands"):
+            label(tmp_path / "labels", {"trees": [tmp_path / "twice"]}, workers=workers)
+    assert not (tmp_path / "labels/rows.jsonl").exists()
+
+
+def test_a_batch_is_done_again_by_another_worker_and_given_up_after_four(tmp_path: Path, ray_cluster: None) -> None:
+    workers = Workers(executor="ray", count=1)
+    rows = [StoredGroups(tmp_path, number, b"{}") for number in range(3)]
+    assert list(spread(partial(count_deaths, tmp_path, 1), rows, workers)) == [0, 1, 2]
+    with pytest.raises(WorkerLostError, match="start the job again"):
+        list(spread(partial(count_deaths, tmp_path, 9), rows, workers))
+    assert len(list(tmp_path.iterdir())) == 1 + 4
+
+
+@pytest.mark.parametrize("workers", [{"executor": "processes"}, {"executor": "ray", "q_actors": 1}])
+def test_only_ray_spreads_rows_and_no_actors_are_needed(tmp_path: Path, workers: dict[str, object]) -> None:
+    with pytest.raises(ValidationError, match="rows are spread over tasks of Ray alone"):
+        LabelConfig.model_validate({"trees": [tmp_path], "output": tmp_path / "labels", "workers": workers})
+    with pytest.raises(ValidationError, match="leave workers out"):
+        LabelConfig.model_validate(
+            {"trees": [tmp_path], "output": tmp_path, "target": "td", "qnet": "embedded", "workers": RAY}
+        )
