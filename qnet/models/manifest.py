@@ -67,8 +67,8 @@ class Licence(BaseModel, frozen=True, extra="forbid"):
         gain: outcome of the posterior minus that of `own`, with its 95 % interval by task.
         ceiling: share of pairs on whose order two halves of the outcomes agree.
         credit: correlation of the advantages of recorded actions with what was earned beyond
-            expectation, with its 95 % interval by task and the number of tasks; by episode and of
-            episodes, where those were held back.
+            expectation, with its interval of three standard errors by task and the number of tasks;
+            by episode and of episodes, where those were held back.
         leads: the same correlation minus that of `votes`, of `greedy` and of both together
             (`prior`), where they are known.
         missing_decisions: about how many more would show the gain, if it is real.

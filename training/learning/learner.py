@@ -134,7 +134,7 @@ class _Assessor:
         # Q has to add to what the agent's own preferences tell together, not to each alone.
         both = np.where(np.isnan(self._greedy), np.nan, prior)
         own = {"votes": self._votes, "greedy": self._greedy, PRIOR: both}
-        return credit_of(preferred, self._surprises, self._steps.units, own)
+        return credit_of(preferred, self._surprises, self._steps.units, own, episodes=len(self._episodes))
 
 
 def _model(found: Fit, steps: Steps, hasher: Hasher) -> FeatureQ:

@@ -10,6 +10,9 @@ state that occurs twice.
 
 Where recordings tell what else the agent drew, its own preferences (votes, the greedy reply, both
 together) have such a correlation, too, and a licence needs a higher one than each.
+
+Errors are those of a jackknife over units. A correlation of two errors says that Q knows something;
+to choose by it takes more, so a licence needs three, and two over the agent's own preferences.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -17,14 +20,14 @@ from dataclasses import dataclass, field
 from typing import Final
 
 import numpy as np
-import scipy
 from numpy.typing import NDArray
 
-RESAMPLES: Final = 2_000
 FEWEST_UNITS: Final = 20
 """Units below which chance has such a correlation too often: of two tasks in every fourth case."""
-_BATCH: Final = 200
-_SEED: Final = 0
+FEWEST_EPISODES: Final = 40
+"""Likewise: of 25 episodes, a handful makes the correlation and its error."""
+_ERRORS: Final = 3.0
+_ERRORS_OF_LEAD: Final = 1.96
 
 Floats = NDArray[np.float64]
 Interval = tuple[float, float]
@@ -35,7 +38,7 @@ class Lead:
     """Correlation of a Q model minus that of one of the agent's own preferences.
 
     Attributes:
-        interval: 95 % bootstrap interval by unit.
+        interval: of 95 %, by unit.
         steps: at which the agent's preference is known.
     """
 
@@ -49,9 +52,10 @@ class Credit:
     """Correlation of advantages with what was earned beyond expectation.
 
     Attributes:
-        interval: 95 % bootstrap interval by unit.
+        interval: three standard errors to either side, by unit.
         steps: recorded steps of held-back units.
         units: number of those.
+        episodes: number of those.
         leads: over the agent's preferences that are known, by their names.
     """
 
@@ -59,17 +63,28 @@ class Credit:
     interval: Interval
     steps: int
     units: int
+    episodes: int
     leads: Mapping[str, Lead] = field(default_factory=dict)
+
+    @property
+    def enough(self) -> bool:
+        """True if there are as many units and episodes as a licence needs."""
+        return self.units >= FEWEST_UNITS and self.episodes >= FEWEST_EPISODES
 
     @property
     def licensed(self) -> bool:
         """True if preferred actions earned more than was expected, and than the agent's own."""
         above = self.interval[0] > 0 and all(one.interval[0] > 0 for one in self.leads.values())
-        return self.units >= FEWEST_UNITS and above
+        return self.enough and above
 
 
 def credit_of(
-    advantages: Floats, surprises: Floats, units: Sequence[str], own: Mapping[str, Floats] | None = None
+    advantages: Floats,
+    surprises: Floats,
+    units: Sequence[str],
+    own: Mapping[str, Floats] | None = None,
+    *,
+    episodes: int,
 ) -> Credit:
     """The correlation over all steps.
 
@@ -79,15 +94,17 @@ def credit_of(
         units: of each step.
         own: (n,) the agent's own preferences for that action, by name; NaN where unknown. One that
             is known in fewer than 20 units is not compared.
+        episodes: number of those that the steps are of.
     """
     names, of = np.unique(np.asarray(units), return_inverse=True)
-    correlation, interval = _by_unit(_correlation, of, (advantages * surprises, advantages**2, surprises**2))
+    products = (advantages * surprises, advantages**2, surprises**2)
+    correlation, interval = _by_unit(_correlation, of, products, errors=_ERRORS)
     leads = {
         name: _lead(advantages, preferred, surprises, of)
         for name, preferred in (own or {}).items()
         if len(np.unique(of[~np.isnan(preferred)])) >= FEWEST_UNITS
     }
-    return Credit(correlation, interval, len(of), len(names), leads)
+    return Credit(correlation, interval, len(of), len(names), episodes, leads)
 
 
 def _lead(advantages: Floats, preferred: Floats, surprises: Floats, of: NDArray[np.int_]) -> Lead:
@@ -97,41 +114,32 @@ def _lead(advantages: Floats, preferred: Floats, surprises: Floats, of: NDArray[
         _difference,
         np.unique(of[known], return_inverse=True)[1],
         (ours * earned, ours**2, theirs * earned, theirs**2, earned**2),
+        errors=_ERRORS_OF_LEAD,
     )
     return Lead(difference, interval, int(known.sum()))
 
 
-def _by_unit(figure: Callable[..., Floats], of: NDArray[np.int_], products: Sequence[Floats]) -> tuple[float, Interval]:
-    """A figure of sums over steps, and its interval by unit.
+def _by_unit(
+    figure: Callable[..., Floats], of: NDArray[np.int_], products: Sequence[Floats], *, errors: float
+) -> tuple[float, Interval]:
+    """A figure of sums over steps, and as many standard errors to either side.
 
     Args:
         of: (n,) number of each step's unit.
         products: (n,) each; their sums are the figure's arguments.
     """
-    sums = tuple(np.bincount(of, weights=each).astype(np.float64) for each in products)
-    found = float(figure(*sums))
-    if len(sums[0]) < 2 or found == 0:
-        return found, (found, found)
-    low, high = scipy.stats.bootstrap(
-        sums,
-        figure,
-        paired=True,
-        vectorized=True,
-        n_resamples=RESAMPLES,
-        batch=_BATCH,
-        method="percentile",
-        rng=np.random.default_rng(_SEED),
-    ).confidence_interval
-    return found, (float(low), float(high))
+    sums = [np.bincount(of, weights=each) for each in products]
+    found = float(figure(*(own.sum() for own in sums)))
+    without = figure(*(own.sum() - own for own in sums))  # each unit in turn
+    margin = errors * float(np.sqrt((len(without) - 1) * np.var(without)))
+    return found, (found - margin, found + margin)
 
 
-def _difference(
-    ours: Floats, our_own: Floats, theirs: Floats, their_own: Floats, other: Floats, axis: int = -1
-) -> Floats:
-    return _correlation(ours, our_own, other, axis) - _correlation(theirs, their_own, other, axis)
+def _difference(ours: Floats, our_own: Floats, theirs: Floats, their_own: Floats, other: Floats) -> Floats:
+    return _correlation(ours, our_own, other) - _correlation(theirs, their_own, other)
 
 
-def _correlation(together: Floats, own: Floats, other: Floats, axis: int = -1) -> Floats:
-    spread = np.sqrt(own.sum(axis=axis) * other.sum(axis=axis))
-    found: Floats = together.sum(axis=axis) / np.where(spread > 0, spread, 1.0)
+def _correlation(together: Floats, own: Floats, other: Floats) -> Floats:
+    spread = np.sqrt(np.maximum(own * other, 0.0))  # what rounding leaves may be below 0
+    found: Floats = together / np.where(spread > 0, spread, 1.0)
     return found

@@ -6,7 +6,7 @@ from rich.table import Table
 
 from qguide.qnet.features.domain import Domain
 from qguide.qnet.models.manifest import Interval, Licence, LicenceFigures, LicenceLead, Manifest, PriorSection
-from qguide.training.licence.credit import Credit
+from qguide.training.licence.credit import FEWEST_EPISODES, FEWEST_UNITS, Credit
 from qguide.training.licence.domain import Outside
 from qguide.training.licence.evidence import OWN, ChooserFigures, Evidence
 
@@ -72,17 +72,18 @@ def _name_of(evidence: Evidence) -> str:
 def _of_credit(credit: Credit, held_back: str, *, credited: bool) -> str:
     low, high = credit.interval
     behind = [name for name, lead in credit.leads.items() if lead.interval[0] <= 0]
-    if not credited and low > 0 and behind:
+    if not credited and low > 0 and behind and credit.enough:
         return (
             "the actions that it prefers are not shown to have earned more than those that "
             f"{' and '.join(_PREFERRED_BY[name] for name in behind)} prefers: correlation "
             + ", ".join(_lead_text(name, credit) for name in behind)
         )
     said = "earned more" if credited else "are not shown to have earned more"
+    few = "" if credit.enough else f", and a licence takes {FEWEST_UNITS} {held_back} and {FEWEST_EPISODES} episodes"
     return (
         f"the actions that it prefers {said} than was expected: correlation "
         f"{credit.correlation:.2f} ({low:.2f} to {high:.2f}) over {credit.steps:,} recorded steps "
-        f"of {credit.units:,} held-back {held_back}"
+        f"of {credit.units:,} held-back {held_back}{few}"
     )
 
 

@@ -89,7 +89,7 @@ def test_it_is_licensed_where_it_learned_and_not_where_outcomes_are_luck() -> No
     chance = Random(1)
     luck = [Episode(e.task, e.states, e.actions, float(chance.random() < 0.3)) for e in episodes(80)]
 
-    for recorded, granted in ((episodes(120), True), (luck, False)):
+    for recorded, granted in ((episodes(200), True), (luck, False)):
         learned = learn(recorded, Options(), Hasher(b"salt"))
         assert licence_of(learned.evidence, learned.credit).granted is granted
 
@@ -105,13 +105,13 @@ def test_one_task_is_learned_from_and_not_judged() -> None:
 
 def test_held_back_episodes_judge_what_a_task_that_comes_again_teaches() -> None:
     """An agent whose every episode begins with the same words has a single task."""
-    recorded = [Episode("one", e.states, e.actions, e.reward) for e in episodes(120)]
+    recorded = [Episode("one", e.states, e.actions, e.reward) for e in episodes(200)]
 
     learned = learn(recorded, Options(held_back="episodes"), Hasher(b"salt"))
     licence = licence_of(learned.evidence, learned.credit, held_back="episodes")
 
     assert licence.granted
-    assert "of 120 held-back episodes" in licence.reason
+    assert "of 200 held-back episodes" in licence.reason
 
 
 def test_episodes_are_held_back_where_tasks_are_too_few() -> None:

@@ -96,24 +96,51 @@ def test_credit_is_the_correlation_of_advantage_and_surprise() -> None:
     advantages = np.array([1.0, -1.0, 1.0, -1.0] * 20)
     tasks = [f"{n}" for n in range(40) for _ in range(2)]
 
-    assert credit_of(advantages, advantages, tasks).correlation == pytest.approx(1.0)
-    assert credit_of(advantages, -advantages, tasks).interval[1] < 0
+    assert credit_of(advantages, advantages, tasks, episodes=80).correlation == pytest.approx(1.0)
+    assert credit_of(advantages, -advantages, tasks, episodes=80).interval[1] < 0
 
 
 def test_credit_by_chance_grants_nothing() -> None:
     granted = 0
-    for seed in range(100):
+    for seed in range(200):
         rng = np.random.default_rng(seed)
         tasks = [f"{n}" for n in range(40) for _ in range(5)]
         luck = np.repeat(rng.normal(size=40), 5)
-        credit = credit_of(rng.normal(size=200), luck, tasks)
+        credit = credit_of(rng.normal(size=200), luck, tasks, episodes=40)
         granted += licence_of(evidence_of([]), credit).granted
 
-    assert granted <= 8
+    assert granted <= 2
+
+
+def test_few_episodes_are_no_proof_however_alike_they_are() -> None:
+    advantages = np.array([1.0, -1.0] * 39)
+    episodes = [f"{n}" for n in range(39) for _ in range(2)]
+
+    few = credit_of(advantages, advantages, episodes, episodes=39)
+    enough = credit_of(advantages, advantages, episodes, episodes=40)
+
+    assert few.interval[0] > 0
+    assert not few.licensed
+    assert "and a licence takes 20 tasks and 40 episodes" in licence_of(evidence_of([]), few).reason
+    assert enough.licensed
+
+
+def test_the_error_of_credit_is_that_of_a_bootstrap_by_unit() -> None:
+    rng = np.random.default_rng(0)
+    tasks = np.repeat(np.arange(60), 4)
+    advantages, surprises = rng.normal(size=240), np.repeat(rng.normal(size=60), 4)
+    surprises += 0.3 * advantages
+    of_unit = np.stack([advantages * surprises, advantages**2, surprises**2]).reshape(3, 60, 4).sum(axis=2)
+
+    credit = credit_of(advantages, surprises, [str(task) for task in tasks], episodes=60)
+
+    together, own, other = of_unit[:, rng.integers(0, 60, (2_000, 60))].sum(axis=2)
+    low, high = credit.interval
+    assert (high - low) / 6 == pytest.approx(np.std(together / np.sqrt(own * other)), rel=0.1)
 
 
 def test_nothing_known_has_no_credit() -> None:
-    credit = credit_of(np.zeros(4), np.ones(4), ["a", "a", "b", "b"])
+    credit = credit_of(np.zeros(4), np.ones(4), ["a", "a", "b", "b"], episodes=2)
 
     assert credit.correlation == 0.0
     assert not licence_of(evidence_of([]), credit).granted
@@ -156,15 +183,15 @@ def test_credit_must_be_above_that_of_the_agents_own_preference() -> None:
     surprise = np.array([1.0, -1.0] * 80)
     noisy = surprise + np.random.default_rng(0).normal(size=160)
 
-    alike = credit_of(noisy, surprise, tasks, {"votes": surprise, "greedy": np.full(160, np.nan)})
-    above = credit_of(surprise, surprise, tasks, {"votes": noisy})
+    alike = credit_of(noisy, surprise, tasks, {"votes": surprise, "greedy": np.full(160, np.nan)}, episodes=40)
+    above = credit_of(surprise, surprise, tasks, {"votes": noisy}, episodes=40)
 
     assert set(alike.leads) == {"votes"}
     assert not alike.licensed
     assert "than those that the vote prefers" in licence_of(evidence_of([]), alike).reason
     assert above.licensed
     assert above.leads["votes"].difference == pytest.approx(
-        above.correlation - credit_of(noisy, surprise, tasks).correlation
+        above.correlation - credit_of(noisy, surprise, tasks, episodes=40).correlation
     )
 
 
