@@ -140,7 +140,8 @@ def test_tokens_and_times_are_summed_by_episode_and_shown_by_step(tmp_path: Path
 def test_environments_are_compared_one_by_one(tmp_path: Path) -> None:
     def placed(place: str, success: float, *, guided: bool) -> Iterator[OfferRow]:
         for row in episodes(60, success, seed=int(guided), guided=guided):
-            yield row.model_copy(update={"task_id": f"{place}-{row.task_id}"})
+            named = {"task_id": f"{place}-{row.task_id}", "episode": f"{place}-{row.episode}"}
+            yield row.model_copy(update=named)
 
     parts = [
         placed("shop", 0.9, guided=True),

@@ -74,8 +74,9 @@ def test_guided_episodes_alone_give_no_verdict(tmp_path: Path) -> None:
 def test_trials_are_told_by_group_in_the_order_of_time_and_at_the_level_of_the_server(tmp_path: Path) -> None:
     def trial(outcomes: list[float], **more: Any) -> list[OfferRow]:
         arms = ("guided", "unguided")
+        shared = {"trial": 1, "trial_share": 0.5} | more
         return [
-            offer(outcome=outcome, arm=arms[n % 2], trial=1, trial_share=0.5, at=float(n), episode=f"e{n}", **more)
+            offer(outcome=outcome, arm=arms[n % 2], at=float(n), episode=f"{more['group']}{n}", **shared)
             for n, outcome in enumerate(outcomes)
         ]
 
