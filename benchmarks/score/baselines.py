@@ -32,6 +32,7 @@ from benchmarks.measurement.names import Local, Name
 from benchmarks.measurement.steps import Step, TokenizedStep
 from qguide.qnet.engine.packed_model import DEFAULT_TOKENS_PER_FORWARD, PackedModel, hidden_states_of, history_segment
 from qguide.qnet.engine.prefix_cache import Entry
+from qguide.qnet.engine.recurrent_states import name_of_cache
 from qguide.qnet.models.checkpoint import LoadedQNet
 from qguide.qnet.models.qnet import QNet, ValueHead
 from qguide.qnet.models.qnet_config import MATCH_WIDTH
@@ -271,8 +272,8 @@ class DynamicCached:
             input_ids=torch.tensor([tokens], device=device),
             position_ids=torch.tensor([positions], device=device),
             attention_mask=_tree_mask(owners, known).to(device),
-            past_key_values=self._cache,
             use_cache=True,
+            **{name_of_cache(self._model.trunk): self._cache},
         ).last_hidden_state
         return numbers(self._model.head(hidden_BTD[0, last]))
 

@@ -20,6 +20,8 @@ from qguide.qnet.engine.kernels import upload
 from qguide.qnet.engine.prefix_cache import RadixTree
 
 _PARTS: Final = (Cache, CacheLayerMixin, LinearAttentionCacheLayerMixin)
+_NAMES: Final = ("cache", "cache_params", "past_key_values")
+"""Of a cache among a model's arguments and outputs; before transformers 5.24 only the latter two."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -158,18 +160,23 @@ class State:
 def behind(state: State, model: PreTrainedModel, rows: int, tokens: int) -> dict[str, Any]:
     """Arguments of a forward pass that goes on from copies of a state: so many rows and columns."""
     takes = inspect.signature(model.forward).parameters
-    name = "cache_params" if "cache_params" in takes else "past_key_values"
-    options = {name: state.copies(rows)}
+    options = {name_of_cache(model): state.copies(rows)}
     if "position_ids" in takes:  # not all of them count on from a state
         positions_1T = [list(range(state.length, state.length + tokens))]
         options["position_ids"] = upload(positions_1T, model.device)
     return options
 
 
+def name_of_cache(model: PreTrainedModel) -> str:
+    """The argument of a model's forward pass that is a cache of transformers."""
+    takes = inspect.signature(model.forward).parameters
+    return next(name for name in _NAMES if name in takes)
+
+
 def cache_of(output: Any) -> Any:
     """The cache of transformers in a forward pass's output."""
-    found = getattr(output, "past_key_values", None)
-    return getattr(output, "cache_params", None) if found is None else found
+    found = (getattr(output, name, None) for name in _NAMES)
+    return next((cache for cache in found if cache is not None), None)
 
 
 @dataclass(slots=True)

@@ -37,6 +37,7 @@ PACKED: Final = (
     "beam",
     "biogpt",
     "bitnet",
+    "codegen",
     "cohere",
     "cohere2",
     "cohere2_moe",
@@ -66,6 +67,7 @@ PACKED: Final = (
     "gpt_bigcode",
     "gpt_neox",
     "gpt_oss",
+    "gptj",
     "granite",
     "granite_swa",
     "granitemoe",
@@ -122,19 +124,7 @@ PACKED: Final = (
 """Architectures that the fast scorer takes."""
 
 PACKED_TREES: Final = frozenset(
-    {
-        *PACKED,
-        "codegen",
-        "diffllama",
-        "dory",
-        "falcon",
-        "gpt_neox_japanese",
-        "gptj",
-        "hrm_text",
-        "nemotron",
-        "stablelm",
-        "xglm",
-    }
+    {*PACKED, "diffllama", "dory", "falcon", "gpt_neox_japanese", "hrm_text", "nemotron", "stablelm", "xglm"}
 )
 """Architectures whose hidden states in a packed tree are those of each path, so that they train."""
 
@@ -197,12 +187,10 @@ HISTORY_ONCE: Final = frozenset(
     {
         "bamba",
         "bloom",
-        "codegen",
         "diffllama",
         "falcon",
         "falcon_h1",
         "gpt_neox_japanese",
-        "gptj",
         "granitemoehybrid",
         "hrm_text",
         "lara_mini",
@@ -225,7 +213,7 @@ HISTORY_ONCE: Final = frozenset(
 )
 """Architectures that are not packed, but go on behind the state that a history has left."""
 
-ONE_ROW: Final = HISTORY_ONCE - {"bloom", "codegen", "gpt_neox_japanese", "gptj", "lara_mini", "minimax", "mpt", "xglm"}
+ONE_ROW: Final = HISTORY_ONCE - {"bloom", "gpt_neox_japanese", "lara_mini", "minimax", "mpt", "xglm"}
 """Those of them that read a history's new tokens and its continuations in one row."""
 
 WHOLE_PADDED: Final = frozenset(

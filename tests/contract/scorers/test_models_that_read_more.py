@@ -67,8 +67,10 @@ def test_its_text_model_is_a_policy_and_a_trunk(model_type: str, tmp_path: Path)
     parts = READS_MORE[model_type], _TOWERS[model_type]
     whole = write_model(tmp_path / "whole", model_type, *parts)
     input_ids = torch.arange(1, 31).reshape(1, -1)
+    # transformers 5.24 looks for Llama 4's image features among the outputs of its text model.
+    reference: Any = whole.language_model if model_type == "llama4" else whole
     with torch.inference_mode():
-        expected = whole(input_ids=input_ids).logits
+        expected = reference(input_ids=input_ids).logits
         policy = load_policy(tmp_path / "whole")
         assert torch.equal(policy.model(input_ids=input_ids).logits, expected)
         policy.model.save_pretrained(tmp_path / "text")
