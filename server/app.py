@@ -1,17 +1,18 @@
 """The FastAPI application, built from settings."""
 
-from collections.abc import AsyncIterator, Callable, Iterable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
+from functools import cache
 from importlib.metadata import version
 from typing import Any, Final
 
 from fastapi import FastAPI
 from fastapi.encoders import jsonable_encoder
 from fastapi.middleware.cors import CORSMiddleware
-from fastapi.routing import APIRoute
+from fastapi.routing import APIRoute, APIRouter
 from pydantic import BaseModel
-from starlette.routing import WebSocketRoute
+from starlette.routing import BaseRoute, WebSocketRoute
 
 from qguide.qnet.decision.perturbation import Paraphraser
 from qguide.server.anthropic.answers import MessageEvent
@@ -93,7 +94,6 @@ def create_app(
         # Their own pages need a CDN; see qguide.server.routes.pages.
         docs_url=None,
         redoc_url=None,
-        responses=described_errors(ErrorBody, STATUSES),
     )
     app.state.settings = settings
     app.state.vllm = vllm
@@ -104,26 +104,47 @@ def create_app(
     app.state.keys = KeyFile(settings.keys_file) if settings.keys_file else None
     _surround(app, settings)
     install_error_handlers(app)
-    routers = [one.router for one in (*_DIALECTS, episodes, models_route, health)] + [pages.docs]
-    routers += [models_route.orders, episodes.recorded] if settings.admin else []
-    routers += [learning_route.router] if settings.learn else []
-    routers += [pages.playground] if settings.playground else []
-    routers += [pass_through.router] if settings.pass_through else []
-    routers += [pages.games] if games is not None else []
-    routers += [learning_route.orders] if settings.learn and settings.admin else []
-    for router in routers:
-        app.include_router(router)
+    app.state.routes, included = _routes(
+        admin=settings.admin,
+        learns=settings.learn,
+        plays=settings.playground,
+        passes=bool(settings.pass_through),
+        races=games is not None,
+    )
+    app.router.routes += included
     if settings.websockets_per_key:
         # All paths: the application finds out which of them a connection's requests mean.
         app.router.routes.append(WebSocketRoute("/{path:text}", ResponsesSockets(settings)))
-    app.state.routes = [route for router in routers for route in router.routes]
     prepend_routes(app, _direct_routes())
     return app
 
 
-def _direct_routes() -> Iterator[DirectRoute]:
+@cache
+def _routes(
+    *, admin: bool, learns: bool, plays: bool, passes: bool, races: bool
+) -> tuple[Sequence[BaseRoute], Sequence[BaseRoute]]:
+    """The routes of such a server, and these with the errors that all describe.
+
+    Made once a process: FastAPI prepares them at the first request, which is ten times as long as another.
+    """
+    routers = [one.router for one in (*_DIALECTS, episodes, models_route, health)] + [pages.docs]
+    routers += [models_route.orders, episodes.recorded] if admin else []
+    routers += [learning_route.router] if learns else []
+    routers += [pages.playground] if plays else []
+    routers += [pass_through.router] if passes else []
+    routers += [pages.games] if races else []
+    routers += [learning_route.orders] if learns and admin else []
+    whole = APIRouter(responses=described_errors(ErrorBody, STATUSES))
+    for router in routers:
+        whole.include_router(router)
+    return [route for router in routers for route in router.routes], whole.routes
+
+
+@cache
+def _direct_routes() -> Sequence[DirectRoute]:
     """Direct routes of the endpoints that agents call at every step."""
     unless = (TIMEOUT_HEADER.lower().encode(),)
+    direct = []
     for router, path, parameter, service in (
         (act.router, "/v1/act", "stepper", guided_steps),
         (act.router, "/v1/score", "scoring", scorings),
@@ -131,7 +152,8 @@ def _direct_routes() -> Iterator[DirectRoute]:
     ):
         [route] = (one for one in router.routes if getattr(one, "path", "") == path)
         assert isinstance(route, APIRoute)
-        yield DirectRoute(route, parameter=parameter, service=service, unless=unless)
+        direct.append(DirectRoute(route, parameter=parameter, service=service, unless=unless))
+    return direct
 
 
 class _Application(FastAPI):
