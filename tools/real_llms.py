@@ -34,6 +34,7 @@ TOLD: Final = (
     "bfcl_all",
     "bfcl_unseen_families",
     "mint_after_two_unseen_families",
+    "mint_second_answer_unread",
     "mint_theoremqa_by_itself",
     "mint_theoremqa_by_gsm8k_and_math",
     *(f"mint_tasks_{tasks}" for tasks in (25, 50, 100, 200)),

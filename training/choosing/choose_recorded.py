@@ -32,7 +32,7 @@ from qguide.training.choosing.table import Table, table_of
 from qguide.training.data.runs import JsonlWriter, open_run
 from qguide.training.recordings.formats.read import ReadingModels
 
-RECIPE: Final = "recorded-3"
+RECIPE: Final = "recorded-4"
 """Name of the features, the model and its training; changed whenever one of them is."""
 
 

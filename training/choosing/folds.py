@@ -16,6 +16,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field
+from scipy.special import expit
 
 from qguide.qnet.errors import ConfigError
 from qguide.qnet.records import NonEmpty
@@ -38,7 +39,7 @@ from qguide.training.choosing.table import Floats, Ints, Table, draw_groups
 from qguide.training.options import JobOptions
 
 _PARTS: Final = 5
-_MEMBERS: Final = 2
+_MEMBERS: Final = 5
 
 
 class Design(JobOptions):
@@ -201,7 +202,7 @@ def _add_decided(
     found: Earned, table: Table, groups: Ints, held_back: Ints, held_logits: list[Floats], logits: Floats
 ) -> None:
     """Draw until the server's posterior is decided, with Q of one training."""
-    held, q = ((1 / (1 + np.exp(-own))).astype(np.float32) for own in (np.concatenate(held_logits), logits))
+    held, q = (expit(own) for own in (np.concatenate(held_logits), logits))
     tau = fitted_served_tau(table, held_back, held)
     reward = earned(table, groups, served_posterior(table, groups, q, tau))
     written = written_until_decided(table, groups, q, tau)

@@ -40,8 +40,8 @@ class Training:
     dropout: float = 0.5
     ranking: float = 0.5
     decay: float = 0.02
-    lr: float = 1e-2
-    steps: int = 200
+    lr: float = 5e-3
+    steps: int = 400
     batch: int = 128
     patience: int = 4
 

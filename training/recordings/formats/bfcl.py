@@ -23,7 +23,7 @@ SEVERAL_TURNS: Final = "it has several turns, whose states BFCL's results do not
 _QUESTION: Final = ("prompt.question", "question")
 _FUNCTIONS: Final = ("prompt.function", "function")
 _OLDER: Final = "gorilla_openfunctions_v1_test_"
-"""Beginning of the names of results in 2024, which scores do not have."""
+"""Beginning of the names of questions and results in 2024, which scores do not have."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,8 +52,8 @@ def bfcl_records(record: Record) -> Iterator[Record]:
     if asked is None:
         raise RecordError(
             f"question {str(record['id'])[:80]!r} is in no score file, because no model failed it; "
-            "put BFCL's files of questions (BFCL_v….json) beside result/, or leave it out with "
-            "--skip-bad"
+            f"put BFCL's files of questions (BFCL_v….json, in 2024 {_OLDER}….json) beside result/, "
+            "or leave it out with --skip-bad"
         )
     question, functions = asked
     turns = _flat(question)
@@ -131,7 +131,8 @@ def _answer_id(given: Any, answers: Sequence[str]) -> str:
 @lru_cache(maxsize=1)  # every file of a clone needs the questions of all its scores
 def _questions(root: Path) -> _Questions:
     found = _Questions()
-    told = [path for path in sorted(root.glob("**/BFCL_v*.json")) if not _is_result(path)]
+    named = [path for name in ("BFCL_v", _OLDER) for path in sorted(root.glob(f"**/{name}*.json"))]
+    told = [path for path in named if not _is_result(path)]
     scores = sorted((root / "score").glob("**/*_score.json"))
     for file in dict.fromkeys([*told, *scores]):
         for row in _rows(file):

@@ -161,11 +161,13 @@ def test_answers_of_bfcl_that_cannot_be_judged_are_named(tmp_path: Path) -> None
     assert "no model failed it" in bad[0].reason
 
 
-def test_questions_of_bfcl_may_lie_beside_its_results(tmp_path: Path) -> None:
-    dump(tmp_path / "result/m/BFCL_v4_other_result.json", {"id": "other_0", "result": "x"})
-    dump(tmp_path / "score/m/BFCL_v4_other_score.json", counted(1, 1))
+@pytest.mark.parametrize("name", ["BFCL_v4_other", "gorilla_openfunctions_v1_test_other"])  # of today, and of 2024
+def test_questions_of_bfcl_may_lie_beside_its_results(tmp_path: Path, name: str) -> None:
+    dump(tmp_path / f"result/m/{name}_result.json", {"id": "other_0", "result": "x"})
+    score = name.removeprefix("gorilla_openfunctions_v1_test_")
+    dump(tmp_path / f"score/m/{score}_score.json", counted(1, 1))
     question = {"id": "other_0", "question": [[CHAT[0]]], "function": BFCL_FUNCTIONS}
-    dump(tmp_path / "data/BFCL_v4_other.json", question)
+    dump(tmp_path / f"data/{name}.json", question)
     (episode,) = read(tmp_path, "bfcl")
     assert (episode.reward, episode.messages[1].content) == (1.0, CHAT[0]["content"])
 
