@@ -288,14 +288,14 @@ STREAMS: dict[DialectName, tuple[list[Any], Any, list[Any]]] = {
 @pytest.mark.parametrize("dialect", STREAMS)
 def test_a_stream_of_very_many_pieces_is_put_together_in_linear_time(dialect: DialectName) -> None:
     opening, going_on, end = STREAMS[dialect]
-    events = [*opening, *(going_on(f"{number:04}" * 250) for number in range(40_000)), *end]
+    events = [*opening, *(going_on(f"{number:04}" * 60) for number in range(40_000)), *end]
     began = time.thread_time()
     whole = build_dialect(dialect).assembled(events)
     took_s = time.thread_time() - began
     said = json.dumps(whole)
-    assert said.count("0000" * 250 + "0001" * 250) >= 1
-    assert len(said) > 40_000 * 1_000
-    assert took_s < 10  # 0.1; a copy of the whole for each piece takes minutes
+    assert said.count("0000" * 60 + "0001" * 60) >= 1
+    assert len(said) > 40_000 * 240
+    assert took_s < 3  # 0.1; copies of the whole for each piece, 190 GB, take longer
 
 
 def test_events_are_read_whatever_their_lines_end_with() -> None:
