@@ -9,6 +9,7 @@ It is written with each step. Nothing waits for the disk: that outlasts a proces
 may not outlast a machine that fails.
 """
 
+import math
 import os
 import sqlite3
 import time
@@ -213,7 +214,7 @@ class MemoryEpisodeStore:
         """Keep the episodes in a file, too, and go on with those that servers which have ended left.
 
         Args:
-            keeps: False only goes on, and leaves no file.
+            keeps: False only goes on, and leaves no file, not even of what it cannot read.
 
         Raises:
             OSError, sqlite3.Error: the folder cannot be used; the store is as before.
@@ -226,6 +227,7 @@ class MemoryEpisodeStore:
             for row in merge(*(file.rows() for file in left), key=lambda row: row.at):
                 self.drop(row.place)  # two servers may have left it; the later change counts
                 self._keep(row.place, row.state, row.records, changed_s=row.at - began)
+                self._forget_old()  # first, so that none makes room for what has expired
                 self._make_room()
             for place in self._kept:
                 self._save(place)
@@ -235,8 +237,7 @@ class MemoryEpisodeStore:
                     _set_aside(file.path)
                 elif not self._unsaved:
                     file.path.unlink()
-            _remove_old(folder, before=time.time() - self._ttl_s)
-        self._forget_old()
+            _remove_old(folder, before=time.time() - self._ttl_s if keeps else math.inf)
         return [(place, Episode.model_validate_json(kept.state)) for place, kept in self._kept.items()]
 
     def close(self) -> None:

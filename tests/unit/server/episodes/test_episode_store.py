@@ -160,7 +160,7 @@ async def test_an_episode_that_is_recorded_or_dropped_leaves_no_text(tmp_path: P
 async def test_what_cannot_be_read_is_told_and_ends_no_start(tmp_path: Path) -> None:
     clock = Clock()
     (tmp_path / "x.open").write_text("no database")
-    stopped, begun, later = stores(clock, 3)
+    stopped, begun, later, redacting = stores(clock, 4)
     with capture_logs() as logs:
         stopped.take_up(tmp_path)
     assert [log["event"] for log in logs] == ["episodes_not_taken_up"]
@@ -183,6 +183,8 @@ async def test_what_cannot_be_read_is_told_and_ends_no_start(tmp_path: Path) -> 
     later.take_up(tmp_path)
     later.close()
     assert [kept.name for kept in tmp_path.glob("*.unreadable*")] == [f"{path.stem}.unreadable"]
+    redacting.take_up(tmp_path, keeps=False)
+    assert not [*tmp_path.glob("*.open*"), *tmp_path.glob("*.unreadable*")]
 
 
 async def test_of_what_many_servers_left_the_newest_is_kept_as_the_memory_allows(tmp_path: Path) -> None:
@@ -199,3 +201,16 @@ async def test_of_what_many_servers_left_the_newest_is_kept_as_the_memory_allows
     for store in (begun, last):
         assert [place for place, _ in store.take_up(tmp_path)] == ["5", "6", "7", "8"]
         store.close()
+
+
+async def test_an_expired_episode_takes_no_room_from_others_at_a_start(tmp_path: Path) -> None:
+    stopped, begun = stores(Clock(), 2)
+    stopped.take_up(tmp_path)
+    await keep(stopped, "ada/1", "eve/1", "eve/2")
+    stopped.close()
+    [path] = tmp_path.glob("*.open")
+    with closing(sqlite3.connect(path)) as file, file:
+        file.execute("UPDATE episodes SET at = at - 11 WHERE place = 'ada/1'")
+    begun.max_bytes = stopped.nbytes - len(Episode(id="ada/1").to_json())
+    assert [place for place, _ in begun.take_up(tmp_path)] == ["eve/1", "eve/2"]
+    begun.close()
