@@ -170,7 +170,7 @@ def behind(state: State, model: PreTrainedModel, rows: int, tokens: int) -> dict
 def name_of_cache(model: PreTrainedModel) -> str:
     """The argument of a model's forward pass that is a cache of transformers."""
     takes = inspect.signature(model.forward).parameters
-    return next(name for name in _NAMES if name in takes)
+    return next((name for name in _NAMES if name in takes), _NAMES[-1])  # one may take them all by `**kwargs`
 
 
 def cache_of(output: Any) -> Any:

@@ -228,7 +228,7 @@ def cut_at(candidate: Candidate, stop: object) -> Candidate:
     if not found:
         return candidate
     end, text = min(found)
-    wire = {k: v for k, v in (candidate.message.wire or {}).items() if k != "tool_calls"}
+    wire = {k: v for k, v in (candidate.message.wire or {}).items() if k not in ("tool_calls", "refusal")}
     return replace(
         candidate,
         message=Message("assistant", content[:end], wire=wire | {"content": content[:end]}),

@@ -4,7 +4,9 @@ from typing import Any
 
 import pytest
 
+from qguide.qnet.chat_messages import plain_message
 from qguide.qnet.errors import InvalidCandidatesError, InvalidRequestError, UpstreamError
+from qguide.qnet.policies.answers import cut_at
 from qguide.qnet.policies.upstream_settings import UpstreamLimits
 from qguide.qnet.types import Message, Sampling, ToolCall
 from qguide.qnet.work import TokenUsage, collect_usage
@@ -139,3 +141,6 @@ async def test_a_refusal_is_a_candidate_of_its_words_and_goes_on_as_it_came() ->
     await policy.close()
     assert drawn.message == Message("assistant", "I cannot help.")
     assert drawn.message.wire == {"role": "assistant", "content": None, "refusal": "I cannot help."}
+    ended = cut_at(drawn, ["help"])
+    assert ended.message.wire == {"role": "assistant", "content": ended.message.content} == plain_message(ended.message)
+    assert ended.message.content == "I cannot "
