@@ -41,7 +41,7 @@ Reason = Literal[
     "fallback",
     "explored",
 ]
-"""Reason for the choice of a candidate; the last three occur only if no Q was read."""
+"""Reason for the choice of a candidate; the last two occur only if no Q was read."""
 SelectionName = Literal["argmax", "posterior"]
 """The candidate of highest Q (the papers'), or the one of highest Q / tau + log prior."""
 DEFAULT_TAU: Final = 0.05

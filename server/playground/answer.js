@@ -51,5 +51,5 @@ export function isUnanimous(answer) {
 
 /** @param {number} draws */
 function unanimity(draws) {
-  return `All ${draws} draws are the same reply: there is nothing to choose, and no bar to draw.`;
+  return `All ${draws} draws are the same reply, so there is nothing to choose.`;
 }

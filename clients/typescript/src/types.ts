@@ -20,7 +20,7 @@ export type * from "./schemas.js";
 /** Who speaks in a turn. */
 export type Role = Message["role"];
 
-/** Why a candidate was chosen; for `unanimous` and `fallback` no Q was read. */
+/** Why a candidate was chosen; for `fallback` and `explored` no Q was read. */
 export type Reason = Decision["reason"];
 
 /** What to do where no Q can be given: refuse the request, or take the likeliest candidate. */
