@@ -79,7 +79,8 @@ def _of_credit(credit: Credit, held_back: str, *, credited: bool) -> str:
             + ", ".join(_lead_text(name, credit) for name in behind)
         )
     said = "earned more" if credited else "are not shown to have earned more"
-    few = "" if credit.enough else f", and a licence takes {FEWEST_UNITS} {held_back} and {FEWEST_EPISODES} episodes"
+    units = "" if held_back == "episodes" else f"{FEWEST_UNITS} {held_back} and "
+    few = "" if credit.enough else f", and a licence takes {units}{FEWEST_EPISODES} episodes"
     return (
         f"the actions that it prefers {said} than was expected: correlation "
         f"{credit.correlation:.2f} ({low:.2f} to {high:.2f}) over {credit.steps:,} recorded steps "
