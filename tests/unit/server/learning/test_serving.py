@@ -16,6 +16,7 @@ from qguide.qnet.records import TreeRow
 from qguide.server.app import create_app
 from qguide.server.chat.fake_openai import FakeUpstream
 from qguide.server.http.keys import create_key
+from qguide.server.learning import limited_process
 from qguide.server.learning.seat import KEYLESS
 from qguide.server.learning.service import LEARNING
 from qguide.server.settings.settings import Settings
@@ -266,6 +267,10 @@ def test_a_fit_over_its_limits_has_failed_and_the_server_goes_on(
 ) -> None:
     # A busy machine gives its time to everything else first.
     monkeypatch.setattr("qguide.server.learning.fitting._WALL_PER_CPU", PATIENCE_S)
+    # A fast one may fit five episodes within the second, if it has all of it.
+    spend = "import runpy, time\nwhile time.process_time() < 0.9: pass\n"
+    (tmp_path / "spent.py").write_text(f"{spend}runpy.run_path({limited_process.__file__!r}, run_name='__main__')")
+    monkeypatch.setattr("qguide.server.learning.limited_process.__file__", str(tmp_path / "spent.py"))
     client = serve(settings.model_copy(update={"learn_every": 5, "learn_cpu_s": 1}))
     chance = Random(4)
     for number in range(5):
