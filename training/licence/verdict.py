@@ -83,8 +83,8 @@ def _of_credit(credit: Credit, held_back: str, *, credited: bool) -> str:
     few = "" if credit.enough else f", and a licence takes {units}{FEWEST_EPISODES} episodes"
     return (
         f"the actions that it prefers {said} than was expected: correlation "
-        f"{credit.correlation:.2f} ({low:.2f} to {high:.2f}) over {credit.steps:,} recorded steps "
-        f"of {credit.units:,} held-back {held_back}{few}"
+        f"{credit.correlation:.2f} ({low:.2f} to {high:.2f} by three standard errors) over {credit.steps:,} "
+        f"recorded steps of {credit.units:,} held-back {held_back}{few}"
     )
 
 

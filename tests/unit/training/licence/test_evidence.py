@@ -124,6 +124,7 @@ def test_few_episodes_are_no_proof_however_alike_they_are() -> None:
     for held_back, takes in (("tasks", "20 tasks and 40 episodes"), ("episodes", "40 episodes")):
         assert licence_of(evidence_of([]), few, held_back=held_back).reason.endswith(f", and a licence takes {takes}")
     assert enough.licensed
+    assert "by three standard errors" in licence_of(evidence_of([]), enough).reason
 
 
 def test_the_error_of_credit_is_that_of_a_bootstrap_by_unit() -> None:
