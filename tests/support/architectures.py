@@ -144,6 +144,7 @@ _PARTICULAR: Final[dict[str, dict[str, Any]]] = {
         "chunk_size": 16,
         "num_mem_blocks": 1,
         "attention_head_dim": 16,
+        "time_step_min": 1e-9,  # transformers holds a step's time above it in a sequence, and not for a single token
     },
 }
 """Settings that make a tiny model as mixed as the large ones are, or let it run at all."""
