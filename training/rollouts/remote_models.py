@@ -143,7 +143,7 @@ class _Actors:
         kind = self.kind
         count, gpus = workers.actors_of(kind)
         there = ray.cluster_resources().get("GPU", 0.0)
-        if there < reserved_gpus + count * gpus:
+        if there < reserved_gpus + count * gpus - 1e-9:  # what rounding adds to tenths
             others = f", of which other models of the job reserve {reserved_gpus:g}" if reserved_gpus else ""
             raise ConfigError(
                 f"workers.{kind}_actors is {count} with workers.{kind}_gpus {gpus:g} each, and the Ray cluster has "

@@ -347,6 +347,11 @@ def test_gpus_of_all_models_of_a_job_are_counted(
         with pytest.raises(ConfigError, match=r"has 2 GPUs, of which other models of the job reserve 1;"):
             rollouts.build_scorer(EMBEDDED)
 
+    monkeypatch.setattr("ray.cluster_resources", lambda: {"GPU": 3.0})
+    seven = models_in_actors(q_actors=7, q_gpus=0.4)
+    scorer = RemoteScorer(EMBEDDED, Inference(threads=1), CorridorConfig(count=1), seven, reserved_gpus=0.2)
+    assert scorer.gpus + 0.2 > 3, "tenths are exact, so nothing is tested"
+
 
 def test_a_policy_without_a_free_gpu_says_so(ray_cluster: None, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("ray.cluster_resources", lambda: {"GPU": 1.0})  # which another one holds
