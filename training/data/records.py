@@ -9,13 +9,22 @@ its type is refused, never repaired. The version is raised whenever an older rea
 row.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from qguide.qnet.errors import RecordError
 from qguide.qnet.records import EARNED, JUDGED, DrawnRow, MessageRow, NodeRow, TaskRow, TreeRow, messages_of, rows_of
 from qguide.training.algorithms.tree import Node, Tree, tree_of
 from qguide.training.trajectory import Drawn, Step, text_reply
+
+
+def recorded_once(rows: Iterable[TreeRow]) -> Iterator[TreeRow]:
+    """The rows without those of a served episode that was read before: a killed server may record one again."""
+    read = set[str]()
+    for row in rows:
+        if row.episode not in read:
+            yield row
+        read |= {row.episode} - {""}
 
 
 def drawn_rows(drawn: Sequence[Drawn]) -> tuple[DrawnRow, ...]:

@@ -20,7 +20,7 @@ from qguide.qnet.errors import ConfigError, RecordError
 from qguide.qnet.records import JUDGED, ROOT_ID, TreeRow, messages_of
 from qguide.training.algorithms.labelling import TreeTarget, label_tree
 from qguide.training.algorithms.tree import Tree, merge_branch, merge_trees, without_untried
-from qguide.training.data.records import step_from_row, tree_from_row
+from qguide.training.data.records import recorded_once, step_from_row, tree_from_row
 from qguide.training.data.row_files import Place, RowStore, address_of, read_again, row_files
 from qguide.training.trajectory import observation_message
 
@@ -123,6 +123,7 @@ class StoredTree:
             row = read_again(line, TreeRow, path=path)
             _check_it_is_new(row, path, before.setdefault(path, []))
             rows.append(row)
+        rows = list(recorded_once(rows))
         if self.judge is None:
             tree = merge_trees([without_untried(tree_from_row(row)) for row in rows])
         else:

@@ -7,7 +7,7 @@ A tree may have many paths, so what reads episodes reads trees, too: each path t
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import pairwise
+from itertools import chain, pairwise
 from pathlib import Path
 from typing import Final
 
@@ -15,7 +15,7 @@ from qguide.qnet.errors import RecordError
 from qguide.qnet.records import EARNED, ROOT_ID, TaskRow, TreeRow
 from qguide.qnet.types import INSTRUCTING, History
 from qguide.training.algorithms.tree import Node, Tree, mistakes_of, tree_of, without_untried
-from qguide.training.data.records import tree_from_row, tree_row
+from qguide.training.data.records import recorded_once, tree_from_row, tree_row
 from qguide.training.data.runs import read_rows
 from qguide.training.trajectory import Drawn, Step, observation_message, observation_text
 
@@ -169,18 +169,17 @@ def _require_observations(tree: Tree, task_id: str) -> None:
             )
 
 
-def read_trajectories(source: Path) -> Iterator[Trajectory]:
-    """The episodes of a run folder or a file of rows; see `read_rows`."""
-    for row in read_rows(source, TreeRow):
-        yield from trajectories_of(row)
+def read_trajectories(*sources: Path) -> Iterator[Trajectory]:
+    """The episodes of run folders or files of rows; see `read_rows`."""
+    rows = chain.from_iterable(read_rows(source, TreeRow) for source in sources)
+    return chain.from_iterable(map(trajectories_of, recorded_once(rows)))
 
 
 def best_trajectories(folders: Sequence[Path]) -> dict[str, Trajectory]:
     """Each task's trajectory with the highest outcome; ties go to the first."""
     best: dict[str, Trajectory] = {}
-    for folder in folders:
-        for found in read_trajectories(folder):
-            known = best.get(found.task_id)
-            if known is None or found.reward > known.reward:
-                best[found.task_id] = found
+    for found in read_trajectories(*folders):
+        known = best.get(found.task_id)
+        if known is None or found.reward > known.reward:
+            best[found.task_id] = found
     return best

@@ -31,6 +31,7 @@ from qguide.training.algorithms.preferences import best_path_pairs, value_pairs
 from qguide.training.algorithms.tree import EXPERT, Node
 from qguide.training.data.decision_groups import GroupLabels, decisions_of
 from qguide.training.data.preferences import PreferenceRow, preference_row, scored_messages
+from qguide.training.data.records import recorded_once
 from qguide.training.data.row_files import RowGroups, lines_of, row_files, row_of
 from qguide.training.data.runs import JsonlWriter, RunFolder, open_run, rows_at_once
 from qguide.training.data.task_trees import StoredTree, TaskTree, TaskTrees
@@ -222,7 +223,7 @@ def _of_trajectories(config: PairsConfig) -> Iterator[PreferenceRow]:
     for folder in config.trajectories:
         rows.add(folder, lambda row: row.task_id if row.nodes else None)
     for group in rows:
-        episodes = [(row, each) for row in group for each in trajectories_of(row)]
+        episodes = [(row, each) for row in recorded_once(group) for each in trajectories_of(row)]
         outcomes = [each.reward for _, each in episodes]
         sides = [e.source == EXPERT for _, e in episodes] if config.against_expert else None
         for better, worse in value_pairs(outcomes, min_margin=_LEAST_MARGIN, most=config.most_per_task, sides=sides):

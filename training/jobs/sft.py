@@ -14,7 +14,6 @@ What it learns from makes it one of the papers' baselines (training/configs/alfw
 
 import random
 from collections.abc import Iterable, Mapping, Sequence
-from itertools import chain
 from pathlib import Path
 from typing import NamedTuple, Self
 
@@ -66,7 +65,7 @@ def read_demonstrations(
         reward_weighted: the outcome reward is the episode's weight (AgentEvol); an episode of
             reward 0 is left out.
     """
-    found = chain.from_iterable(map(read_trajectories, folders))
+    found = read_trajectories(*folders)
     episodes = _distinct(found) if distinct else found
     if not reward_weighted:
         return [Demonstration(each.messages, each.mistakes) for each in episodes]

@@ -72,6 +72,13 @@ def test_episodes_of_a_task_are_one_tree_and_repeated_scores_their_mean(tmp_path
     assert [node.tried for node in labelled.nodes] == [True, True]
 
 
+def test_scores_of_an_episode_that_was_recorded_again_count_once(tmp_path: Path) -> None:
+    first = row("a", scores=[(0, "a", 0.4), (0, "b", 0.2)]).model_copy(update={"episode": "1"})
+    second = row("b", reward=0.0, scores=[(0, "a", 0.6), (0, "b", 0.2)]).model_copy(update={"episode": "2"})
+    labelled = label(tmp_path, first, second, first)
+    assert scores_of(labelled) == {("a",): pytest.approx(0.5), ("b",): pytest.approx(0.2)}
+
+
 def test_an_action_of_the_agents_own_has_no_label(tmp_path: Path) -> None:
     labelled = label(tmp_path, row("own", "c", scores=[(0, "a", 0.4), (1, "c", 0.9)]))
     assert scores_of(labelled) == {("a",): 0.4, ("own", "c"): 0.9}

@@ -155,6 +155,13 @@ def test_against_the_expert_two_episodes_of_the_policy_are_no_pair(tmp_path: Pat
     assert [row for row in everything if row in rows] == rows
 
 
+def test_an_episode_that_was_recorded_again_makes_no_more_pairs(tmp_path: Path) -> None:
+    won, lost = (episode(one, reward).model_copy(update={"episode": one}) for one, reward in (("a", 1.0), ("b", 0.0)))
+    served = write(tmp_path / "1", won, lost), write(tmp_path / "2", won)
+    [row] = pairs_of(tmp_path / "pairs", trajectories=served, most_per_task=0)
+    assert (row.gap, row.candidates) == (1.0, 2)
+
+
 def test_nothing_to_read_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ValidationError, match="all empty; name a run folder"):
         PairsConfig(output=tmp_path)
