@@ -176,7 +176,10 @@ async def _known(request: Request, error: Exception) -> JSONResponse:
 async def _malformed(request: Request, error: Exception) -> JSONResponse:
     if not isinstance(error, RequestValidationError):
         return unknown_error_response(request, error)
-    first = error.errors()[0]
+    found = error.errors()
+    # Of a text or an object, the object's own error says more than that it is no text.
+    telling = (one for one in found if one["type"] != "string_type" or not isinstance(one["input"], dict | list))
+    first = next(telling, found[0])
     if isinstance(first["input"], bytes):
         message = "the body is not declared as JSON; send Content-Type: application/json"
         return _response(request, Failure(422, "malformed_body", message))

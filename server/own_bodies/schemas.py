@@ -1,9 +1,9 @@
 """Request and response bodies of QGuide's own endpoints."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, Final, Literal, Self, TypeVar
 
-from pydantic import BaseModel, BeforeValidator, Field
+from pydantic import BaseModel, BeforeValidator, Field, model_validator
 
 from qguide.qnet.chat_messages import (
     PART_END,
@@ -175,6 +175,10 @@ class CustomCallBody(CustomCall, Whole):
     custom: CalledTool
 
 
+_UNREAD: Final = frozenset({"annotations", "reasoning", "reasoning_content", "reasoning_details"})
+_NULL_IN_TEXT: Final = ("audio", "function_call", "refusal")
+
+
 class ChatMessage(Body):
     """One message in OpenAI's format."""
 
@@ -184,6 +188,17 @@ class ChatMessage(Body):
     )
     tool_calls: ListOf[ToolCallBody | CustomCallBody] | None = Field(default=None, exclude_if=is_none)
     tool_call_id: str | None = Field(default=None, exclude_if=is_none)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _as_it_came(cls, given: object) -> object:
+        """Leave out what a reply has beside its text and nobody reads, and what is null; a refusal is text."""
+        if not isinstance(given, Mapping) or given.keys() <= cls.model_fields.keys():
+            return given
+        kept = {name: value for name, value in given.items() if name not in _UNREAD}
+        if isinstance(kept.get("refusal"), str) and not kept.get("content"):
+            kept["content"] = kept.pop("refusal")
+        return {name: value for name, value in kept.items() if value is not None or name not in _NULL_IN_TEXT}
 
     @classmethod
     def of(cls, message: Message) -> Self:

@@ -38,7 +38,7 @@ def test_what_is_not_json_is_422(client: TestClient) -> None:
     [
         ({"messages": [USER]}, {"X-QGuide-Timeout-S": "soon"}, "X-QGuide-Timeout-S"),
         ({"messages": [{"role": "wizard", "content": "x"}]}, {}, "messages.0.role"),
-        ({"messages": [{"role": "user", "content": [{"text": "x"}]}]}, {}, "messages.0.content"),
+        ({"messages": [{"role": "user", "content": [{"text": "x"}]}]}, {}, "messages.0.content.0.type"),
         ({}, {}, "messages"),
         ([], {}, None),
     ],

@@ -4,6 +4,7 @@ from typing import Any
 
 import pytest
 from fastapi.testclient import TestClient
+from openai.types.chat import ChatCompletionMessage
 
 from qguide.qnet.device.device_thread import DeviceThread
 from qguide.qnet.device.local_policy import LocalPolicy
@@ -68,6 +69,36 @@ def test_candidates_that_cannot_be_scored_are_explained(
     assert response.status_code == 400
     assert response.json()["error"]["code"] == "invalid_candidates"
     assert response.json()["error"]["message"] == message
+
+
+def test_replies_may_be_sent_as_the_sdk_has_them(client: TestClient) -> None:
+    said = [ChatCompletionMessage(role="assistant", content=text) for text in ("take mug", "open shelf")]
+    refused = ChatCompletionMessage(role="assistant", refusal="I will not go.")
+    thought = said[1].model_dump() | {"annotations": [], "reasoning_content": "It may be there."}
+    asked = [*TASK, said[0].model_dump(), {"role": "user", "content": "You have it."}]
+    found = client.post(
+        "/v1/score", json={"messages": asked, "candidates": [said[0].model_dump(), thought, refused.model_dump()]}
+    )
+    plain = [*TASK, {"role": "assistant", "content": "take mug"}, asked[-1]]
+    expected = client.post(
+        "/v1/score", json={"messages": plain, "candidates": ["take mug", "open shelf", "I will not go."]}
+    )
+    assert found.status_code == 200
+    assert found.json()["scores"] == expected.json()["scores"]
+
+
+@pytest.mark.parametrize(
+    ("candidate", "place"),
+    [
+        ({"function_call": {"name": "go", "arguments": "{}"}}, "candidates.0.function_call"),
+        ({"contents": "go"}, "candidates.0.contents"),
+        ({"content": [{"type": "text", "text": 3}]}, "candidates.0.content.0.text"),
+    ],
+)
+def test_what_is_not_read_of_a_candidate_is_named(client: TestClient, candidate: dict[str, Any], place: str) -> None:
+    response = score(client, [{"role": "assistant"} | candidate, "look"])
+    assert response.status_code == 422
+    assert f"body.{place}: " in response.json()["error"]["message"]
 
 
 @pytest.fixture
