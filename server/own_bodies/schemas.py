@@ -177,6 +177,7 @@ class CustomCallBody(CustomCall, Whole):
 
 _UNREAD: Final = frozenset({"annotations", "reasoning", "reasoning_content", "reasoning_details"})
 _NULL_IN_TEXT: Final = ("audio", "function_call", "refusal")
+"""Fields of a reply in OpenAI's SDK that are null where it is text or calls alone."""
 
 
 class ChatMessage(Body):

@@ -206,7 +206,7 @@ class _Statistics:
 
     @classmethod
     def of(cls, tree: Tree, labels: Mapping[int, float]) -> Self:
-        """Those of one tree."""
+        """Count one tree."""
         own = cls()
         own._labels.extend(labels.values())
         own._branching.append(branching_fraction(tree))

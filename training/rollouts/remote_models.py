@@ -207,9 +207,17 @@ class RemoteScorer(_Actors):
 
     kind = "q"
 
-    def __init__(self, *arguments: Any, **options: Any) -> None:
-        """Start the actors and let them load the Q model; the arguments are those of a policy's actors."""
-        super().__init__(*arguments, **options)
+    def __init__(
+        self,
+        name: str,
+        inference: Inference,
+        environment: EnvironmentConfig,
+        workers: Workers,
+        *,
+        reserved_gpus: float = 0.0,
+    ) -> None:
+        """Start the actors and let them load the Q model."""
+        super().__init__(name, inference, environment, workers, reserved_gpus=reserved_gpus)
         self.reads_observation: bool = self._actors[0].ask("get", "reads_observation")
         self.ranks: bool = self._actors[0].ask("get", "ranks")
 
