@@ -52,10 +52,12 @@ def inspect(model: Annotated[str, typer.Argument(help="A checkpoint's folder, or
     """Show the manifest of a checkpoint: origin, licence, and temperature of its posterior."""
     with shown_errors():
         from qguide.qnet.errors import CheckpointError
+        from qguide.qnet.models.hub import refuse_run_folder
         from qguide.qnet.models.manifest import read_manifest
         from qguide.training.licence.verdict import show_manifest
 
         folder = _folder(Path(model))
+        refuse_run_folder(folder)
         manifest = read_manifest(folder)
         if manifest is None:
             raise CheckpointError(f"{folder} has no manifest; it was not trained here")

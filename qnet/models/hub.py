@@ -35,7 +35,7 @@ def model_folder(model: str | Path) -> Path:
     folder = Path(model)
     name = _NAME.fullmatch(str(model))
     if folder.exists() or name is None:
-        _refuse_run_folder(folder)
+        refuse_run_folder(folder)
         return folder
     # With a local folder that was misspelled the hub is asked too, and says that it has none.
     from huggingface_hub import snapshot_download
@@ -58,7 +58,8 @@ def model_folder(model: str | Path) -> Path:
     return found
 
 
-def _refuse_run_folder(folder: Path) -> None:
+def refuse_run_folder(folder: Path) -> None:
+    """Refuse a job's run folder, and name the models in it."""
     inside = [folder / name for name in _IN_RUN_FOLDERS if (folder / name).is_dir()]
     if inside and not any(folder.glob("*.safetensors")):
         raise CheckpointError(

@@ -6,9 +6,10 @@ from rich.table import Table
 
 from qguide.qnet.features.domain import Domain
 from qguide.qnet.models.manifest import Interval, Licence, LicenceFigures, LicenceLead, Manifest, PriorSection
+from qguide.training.algorithms.posterior_temperature import FEWEST_DECISIONS
 from qguide.training.licence.credit import FEWEST_EPISODES, FEWEST_UNITS, Credit
 from qguide.training.licence.domain import Outside
-from qguide.training.licence.evidence import OWN, ChooserFigures, Evidence
+from qguide.training.licence.evidence import FEWEST_TASKS, OWN, ChooserFigures, Evidence
 
 _PREFERRED_BY = {"votes": "the vote", "greedy": "the greedy reply", "prior": "the vote with the greedy reply"}
 
@@ -59,7 +60,11 @@ def _of_decisions(evidence: Evidence) -> str:
     missing = evidence.missing_decisions
     if not evidence.choosers:
         return "no held-back decision differs in outcome, so its choices cannot be judged"
-    more = f", which about {missing:,} more decisions would show" if missing else ""
+    few = evidence.decisions < FEWEST_DECISIONS or evidence.tasks < FEWEST_TASKS
+    if few:
+        more = f", and a licence takes {FEWEST_DECISIONS} decisions of {FEWEST_TASKS} tasks"
+    else:
+        more = f", which about {missing:,} more decisions would show" if missing else ""
     return f"its choice is not shown to be above the agent's own{_name_of(evidence)}: {gain}{more}"
 
 

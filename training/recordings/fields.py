@@ -155,6 +155,15 @@ def stated_task(record: Mapping[str, object], *places: str) -> str:
     return ""
 
 
+def require_a_task(fields: Fields) -> None:
+    """Refuse the named place of a recording's task ids, at which no record has one."""
+    if fields.task:
+        raise ConfigError(
+            f"no record has a task id at {fields.task!r}; name another --task-key, or none: "
+            "episodes with the same first messages are then of one task"
+        )
+
+
 def to_task_id(value: object, field: str) -> str:
     """A stated task id as text."""
     if isinstance(value, float) and math.isfinite(value) and value.is_integer():

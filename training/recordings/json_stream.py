@@ -2,7 +2,8 @@
 
 A file holds one value per line, one list of values, a single value over several lines, or an object
 whose values, or the elements of one of its lists, are the values. Only one of them is in memory at
-a time. A file that ends with .gz, .bz2 or .xz is read as what it holds.
+a time. A file that ends with .gz, .bz2 or .xz is read as what it holds, and each row of a .parquet is
+a value.
 """
 
 import bz2
@@ -14,12 +15,14 @@ import zlib
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from itertools import count
 from json import JSONDecoder
 from pathlib import Path
 from typing import Any, BinaryIO, Final, NoReturn, cast
 
 from qguide.qnet.body_limits import MOST_LEVELS, exceeds_max_depth
 from qguide.qnet.errors import RecordError
+from qguide.training.data.parquet import PARQUET, read_records
 
 FIRST: Final = "*"
 """Stands for the first value of an object whose keys are ids."""
@@ -175,6 +178,10 @@ def read_values(
         keeping: fields of that object, before the list, that each value is given.
     """
     try:
+        if path.suffix == PARQUET:
+            yield from map(parse_bytes, read_records(path), count(1))
+            on_bytes(path.stat().st_size)
+            return
         with _opened(path, on_bytes) as (file, told):
             skipped = _skip_mark(file)
             match _layout(file, within):

@@ -20,7 +20,7 @@ from qguide.qnet.records import MessageRow, messages_of, rows_of
 from qguide.qnet.types import History, Message
 from qguide.training.data.trajectories import Trajectory
 from qguide.training.recordings.episode import BadRecord, build_episode
-from qguide.training.recordings.fields import Fields, to_reward, to_task_id, translated, value_at
+from qguide.training.recordings.fields import Fields, require_a_task, to_reward, to_task_id, translated, value_at
 from qguide.training.recordings.json_stream import OnBytes, read_values
 from qguide.training.recordings.otel_spans import AGENT, CONVERSATION, Fragment, fragments_of
 
@@ -125,6 +125,8 @@ class _Conversations:
             except RecordError as error:
                 first = min(requests, key=lambda r: (self._paths.index(r.path), r.line))
                 yield BadRecord(first.path, first.line, f"its conversation: {error}")
+        if groups and not any(one.task_ids for one in self._stated.values()):
+            require_a_task(self._fields)
 
     def _request(self, key: tuple[str, str]) -> _Request:
         parts = []

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from qguide.qnet.errors import ConfigError, RecordError
+from qguide.training.data.parquet import PARQUET
 from qguide.training.data.trajectories import Trajectory
 from qguide.training.recordings.episode import MESSAGES, PLAIN, Places, read_message_record
 from qguide.training.recordings.fields import Fields, translated
@@ -60,7 +61,7 @@ class Layout:
 
 _JSON: Final = (".json", ".jsonl")
 _OTHERS: Final = (".traj", ".eval")
-_ENDS: Final = (*COMPRESSED, *_JSON, *_OTHERS)
+_ENDS: Final = (*COMPRESSED, *_JSON, *_OTHERS, PARQUET)
 
 
 def files_of(source: Path, patterns: Sequence[str] = ()) -> list[Path]:
@@ -72,8 +73,9 @@ def files_of(source: Path, patterns: Sequence[str] = ()) -> list[Path]:
     if source.is_dir():
         below = [path for path in sorted(source.glob("**/*")) if path.is_file() and not _is_hidden(path, source)]
         named = [path for path in below if any(path.match(pattern) for pattern in patterns)]
-        if not (found := named or [path for path in below if _is_json(path) and not _is_of_learner(path)]):
-            raise ConfigError(f"{source} holds no .jsonl or .json file; name a file")
+        found = named or [path for path in below if _is_json(path) and not _is_of_learner(path)]
+        if not (found := found or [path for path in below if path.suffix == PARQUET]):
+            raise ConfigError(f"{source} holds no .jsonl, .json or .parquet file; name a file")
         return found
     if not source.is_file():
         raise ConfigError(f"{source} does not exist; name a file or a folder")

@@ -14,7 +14,7 @@ from qguide.training.data.runs import RunFolder
 from qguide.training.data.trajectories import Trajectory
 from qguide.training.options import JobOptions
 from qguide.training.recordings.episode import BadRecord, Places
-from qguide.training.recordings.fields import Fields, read_outcomes, stated_task, value_at
+from qguide.training.recordings.fields import Fields, read_outcomes, require_a_task, stated_task, value_at
 from qguide.training.recordings.formats.benchmarks import (
     appworld_records,
     inspect_records,
@@ -299,7 +299,7 @@ def read_episodes(
 
 
 def _read(recording: Recording, fields: Fields, on_bytes: OnBytes) -> Iterator[Trajectory | BadRecord]:
-    layout = recording.layout
+    layout, unnamed, named = recording.layout, 0, False
     for path in recording.paths:
         for value in values_of(path, layout, on_bytes):
             try:
@@ -309,9 +309,13 @@ def _read(recording: Recording, fields: Fields, on_bytes: OnBytes) -> Iterator[T
                     raise RecordError("it is not a JSON object")
                 record = told_of_file(value.value, value, path, layout)
                 episodes = list(layout.episodes(record, fields))
+                named = named or bool(stated_task(record, *fields.tasks))
+                unnamed += not named
                 yield from _by_model(episodes, record, fields) if fields.model else episodes
             except RecordError as error:
                 yield BadRecord(path, value.line, str(error))
+    if unnamed and not named:
+        require_a_task(fields)
 
 
 def _by_model(episodes: Sequence[Trajectory], record: Mapping[str, object], fields: Fields) -> list[Trajectory]:

@@ -107,3 +107,11 @@ def test_a_job_whose_file_may_not_grow_goes_on_later(tmp_path: Path) -> None:
     assert "Traceback" not in full.stderr
     assert RUN.invoke(app, ["label", "--config", str(job)]).exit_code == 0
     assert len(list(read_rows(tmp_path / "labels" / "rows.jsonl", TreeRow))) >= 1
+
+
+def test_a_run_folder_that_is_inspected_names_the_model_in_it(tmp_path: Path) -> None:
+    (tmp_path / "checkpoint").mkdir()
+    (tmp_path / "config.json").write_text("{}")
+    result = RUN.invoke(app, ["inspect", str(tmp_path)])
+    assert result.exit_code == 1
+    assert f"run folder and no model; name the model in it, {tmp_path / 'checkpoint'}" in result.output

@@ -38,6 +38,16 @@ def test_a_q_model_at_or_below_chance_is_not_licensed(share: float) -> None:
     assert "not shown to be above the agent's own" in licence.reason
 
 
+@pytest.mark.parametrize("right", [True, False])
+def test_a_handful_of_decisions_says_how_many_a_licence_takes_and_promises_none(right: bool) -> None:
+    licence = licence_of(evidence_of([decision(f"{n}", q_is_right=right) for n in range(5)]))
+
+    assert not licence.granted
+    assert licence.reason.endswith(
+        "over 5 held-back decisions of 5 tasks, and a licence takes 10 decisions of 10 tasks"
+    )
+
+
 def test_chance_is_licensed_in_few_of_many_trainings() -> None:
     granted = 0
     for seed in range(100):

@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,8 @@ from qguide.training.recordings.episode import BadRecord
 from qguide.training.recordings.fields import Fields
 from qguide.training.recordings.otel import read_spans
 
-REWARD = Fields(reward="eval.score", task="app.case")
+REWARD = Fields(reward="eval.score")
+CASED = Fields(reward="eval.score", task="app.case")
 USER = {"role": "user", "parts": [{"type": "text", "content": "Find the mug."}]}
 CALL = {
     "role": "assistant",
@@ -114,10 +116,12 @@ SECOND = request([USER, CALL, RESULT], ANSWER)
 
 def test_the_requests_of_a_trace_are_one_episode(tmp_path: Path) -> None:
     root = span(0, {"gen_ai.operation.name": "invoke_agent", "eval.score": 1, "app.case": "m"})
-    (episode,), bad = read(tmp_path, export(span(2, SECOND)), export(root, span(1, FIRST)))
+    (episode,), bad = read(tmp_path, export(span(2, SECOND)), export(root, span(1, FIRST)), fields=CASED)
     assert bad == []
     assert episode.messages == EPISODE
     assert (episode.reward, episode.task_id) == (1.0, "m")
+    with pytest.raises(ConfigError, match=r"no record has a task id at 'app\.case'"):
+        read(tmp_path, export(span(1, FIRST), span(2, SECOND)), fields=replace(CASED, default_reward=0.0))
 
 
 def test_structured_attributes_are_read_like_json_text(tmp_path: Path) -> None:

@@ -1,12 +1,16 @@
 """Places of a recording's records: folders of files, own formats, outcomes of their own."""
 
 import json
+import math
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+import pyarrow
+import pyarrow.parquet
 import pytest
 
-from qguide.qnet.errors import ConfigError
+from qguide.qnet.errors import ConfigError, RecordError
 from qguide.training.data.trajectories import Trajectory
 from qguide.training.recordings.episode import BadRecord
 from qguide.training.recordings.fields import Fields, read_outcomes
@@ -120,6 +124,38 @@ def test_a_record_of_no_format_is_read_where_its_messages_are_said_to_lie(tmp_pa
     assert (episode.task_id, episode.reward, episode.messages[-1].text) == ("7", 1.0, "left")
     with pytest.raises(ConfigError, match="no known format"):
         recording_of(path, messages="trace.elsewhere")
+
+
+def test_a_place_of_task_ids_at_which_no_record_has_one_is_refused(tmp_path: Path) -> None:
+    rows = [{"messages": CHAT, "reward": 1, "case": name} for name in ("a", "b")]
+    source = write(tmp_path / "rows.json", rows)
+    with pytest.raises(ConfigError, match="no record has a task id at 'cas'; name another --task-key"):
+        read(source, Fields(task="cas"))
+    assert [one.task_id for one in read(source, Fields(task="case"))] == ["a", "b"]
+
+
+def test_rows_of_parquet_are_records(tmp_path: Path) -> None:
+    call = {"id": "c1", "type": "function", "function": {"name": "look", "arguments": ""}}
+    called = [CHAT[0], {"role": "assistant", "tool_calls": [call]}]
+    called += [{"role": "tool", "tool_call_id": "c1", "content": "杯子 🙂"}, CHAT[1]]
+    rows: list[dict[str, Any]] = [
+        {"said": said, "score": score, "case": case, "at": datetime(2026, 1, 2, tzinfo=UTC)}
+        for said, score, case in ((called, 0.5, 7), (CHAT, None, 8), (CHAT, math.nan, 9))
+    ]
+    path = tmp_path / "shards" / "0.parquet"
+    path.parent.mkdir()
+    pyarrow.parquet.write_table(pyarrow.Table.from_pylist(rows), path)
+    fields = Fields(messages="said", reward="score", task="case")
+    found: list[Any] = list(read_episodes(recording_of(path.parent, messages="said"), fields))
+    assert isinstance(found[0], Trajectory)
+    assert (found[0].task_id, found[0].reward, found[0].messages[2].text) == ("7", 0.5, "杯子 🙂")
+    assert found[0].messages[1].tool_calls[0].name == "look"
+    assert [one.line for one in found[1:]] == [2, 3]
+    assert "it has no 'score'" in found[1].reason
+    assert "NaN is no JSON number" in found[2].reason
+    path.write_bytes(path.read_bytes()[:200])
+    with pytest.raises(RecordError, match="cannot be read as parquet"):
+        recording_of(path, messages="said")
 
 
 def test_an_unknown_record_is_told_of_the_levers(tmp_path: Path) -> None:
