@@ -180,8 +180,8 @@ class EpisodeArchive:
             if not offer.episode:
                 continue  # a row of before, which names no episode
             episode = self._episodes.setdefault(offer.episode, _begun(offer))
-            if episode.offers and episode.offers[0].path != span.path:
-                continue  # recorded again, by the next process
+            if episode.told.steps and offer.depth <= episode.told.steps[-1].depth:
+                continue  # recorded again: the steps of an episode go ever deeper
             _add(episode, span, offer)
             changed[offer.episode] = episode
         for episode in changed.values():

@@ -94,29 +94,17 @@ _Field = bytes | bytearray | memoryview | str | int | float
 """Values that redis-py takes in a hash."""
 
 
-class RedisEpisodeBudget:
-    """Counts the episodes of all replicas, and removes those beyond the budget."""
-
-    def __init__(self, *, max_bytes: int, ttl_s: float) -> None:
-        self._max_bytes = max_bytes
-        self._ttl_ms = max(1, round(ttl_s * 1e3))
-
-    def count(self, pipe: Pipeline, episode_id: str, *, name: str, size: int) -> None:
-        """Add the counting of an episode to the transaction that writes it."""
-        owner = sha256(owner_of(episode_id).encode()).hexdigest()
-        pipe.eval(_SCRIPT, 0, _INDEX, owner, name, size, self._max_bytes, self._ttl_ms)
-
-
 class RedisEpisodeStore:
     """Episodes as JSON in Redis, and in memory.
 
     Args:
         own: the store in this process's memory.
+        max_bytes: memory for the episodes of all replicas; those beyond it are removed.
     """
 
     def __init__(self, link: RedisLink, own: MemoryEpisodeStore, *, max_bytes: int, ttl_s: float) -> None:
         self._link = link
-        self._budget = RedisEpisodeBudget(max_bytes=max_bytes, ttl_s=ttl_s)
+        self._max_bytes = max_bytes
         self._own = own
         self._ttl_ms = max(1, round(ttl_s * 1e3))
         # Requests of one server for one episode would only make each other start again.
@@ -238,7 +226,8 @@ class RedisEpisodeStore:
             pipe.delete(name)
         pipe.hset(name, mapping=fields)
         pipe.pexpire(name, self._ttl_ms)
-        self._budget.count(pipe, episode_id, name=name, size=len(row) + episode.record_bytes)
+        owner, size = sha256(owner_of(episode_id).encode()).hexdigest(), len(row) + episode.record_bytes
+        pipe.eval(_SCRIPT, 0, _INDEX, owner, name, size, self._max_bytes, self._ttl_ms)
 
     async def _state(self, redis: Redis, name: str) -> Episode | None:
         """The state in Redis; None if there is none, or none that this version can read."""

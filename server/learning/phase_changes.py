@@ -28,42 +28,34 @@ def due(of: Progress) -> PhaseLine | None:
             return worse or _end_challenge(of) or _newer(of, _challenged)
 
 
-def now(of: Progress, event: Event, reason: str) -> PhaseLine:
-    """The present state, with another reason."""
-    return PhaseLine(
-        event=event,
-        phase=of.phase,
-        trial=of.trial,
-        since=of.since,
-        reason=reason,
-        version=of.version,
-        challenge=of.challenges,
-        challenger=of.challenge.version if of.challenge else None,
-        refused=of.refused,
-    )
+def _changed(of: Progress, event: Event, reason: str, **changes: Any) -> PhaseLine:
+    """The present state with some changes."""
+    present: dict[str, Any] = {
+        "phase": of.phase,
+        "trial": of.trial,
+        "since": of.since,
+        "version": of.version,
+        "challenge": of.challenges,
+        "challenger": of.challenge.version if of.challenge else None,
+        "refused": of.refused,
+    }
+    return PhaseLine(event=event, reason=reason, **present | changes)
 
 
 def back(of: Progress, reason: str, *, since: int | None = None, event: Event = "rolled_back") -> PhaseLine:
     """The end of a trial or of guidance."""
-    return _with(
-        now(of, event, reason),
-        phase="collecting",
-        since=of.since if since is None else since,
-        version=None,
-        challenger=None,
-    )
+    since = of.since if since is None else since
+    return _changed(of, event, reason, phase="collecting", since=since, version=None, challenger=None)
 
 
 def promoted(of: Progress, version: int, reason: str) -> PhaseLine:
     """The change by which a version guides."""
-    guides = now(of, "guiding", reason)
-    return _with(guides, phase="guiding", version=version, challenger=None)
+    return _changed(of, "guiding", reason, phase="guiding", version=version, challenger=None)
 
 
 def begun(of: Progress, version: int, reason: str) -> PhaseLine:
     """The beginning of a trial."""
-    trial = _with(now(of, "trial_begun", reason), phase="trial", version=version)
-    return _with(trial, trial=of.trial + 1)
+    return _changed(of, "trial_begun", reason, phase="trial", version=version, trial=of.trial + 1)
 
 
 def _newer(of: Progress, tried: Callable[[Progress, ShadowTally], PhaseLine]) -> PhaseLine | None:
@@ -72,8 +64,8 @@ def _newer(of: Progress, tried: Callable[[Progress, ShadowTally], PhaseLine]) ->
     if tally is None or not trials.has_been_in_shadow(tally):
         return None
     if why := trials.refusal(tally):
-        passed = now(of, "passed_over", f"version {tally.version} is not tried: {why}")
-        return _with(passed, refused=tally.version)
+        why = f"version {tally.version} is not tried: {why}"
+        return _changed(of, "passed_over", why, refused=tally.version)
     return tried(of, tally)
 
 
@@ -94,17 +86,16 @@ def _followed(of: Progress, tally: ShadowTally) -> PhaseLine:
         why = f"version {tally.version} has a trial of its own; {trials.shadow_text(tally)}"
         return begun(of, tally.version, why)
     why = f"the trial goes on with version {tally.version}; {trials.shadow_text(tally)}"
-    return _with(now(of, "newer_version", why), version=tally.version)
+    return _changed(of, "newer_version", why, version=tally.version)
 
 
 def _challenged(of: Progress, tally: ShadowTally) -> PhaseLine:
     said = trials.shadow_text(tally)
     if of.challenge is not None:
         why = f"the challenge goes on with version {tally.version}; {said}"
-        return _with(now(of, "newer_version", why), challenger=tally.version)
+        return _changed(of, "newer_version", why, challenger=tally.version)
     why = f"version {tally.version} is tried against version {of.version}; {said}"
-    change = _with(now(of, "challenge_begun", why), challenger=tally.version)
-    return _with(change, challenge=of.challenges + 1)
+    return _changed(of, "challenge_begun", why, challenger=tally.version, challenge=of.challenges + 1)
 
 
 def _end_trial(of: Progress) -> PhaseLine | None:
@@ -137,9 +128,11 @@ def _end_challenge(of: Progress) -> PhaseLine | None:
         why = f"{newer} is worse than version {of.version}, which stays: {figures}"
     else:
         why = f"{newer} is not better than version {of.version}, which stays: {figures}"
-    ended = _with(now(of, "challenge_decided", why), challenger=None)
-    return _with(
-        ended,
+    return _changed(
+        of,
+        "challenge_decided",
+        why,
+        challenger=None,
         version=challenge.version if wins else of.version,
         refused=of.refused if wins else max(of.refused, challenge.version),
     )
@@ -172,8 +165,3 @@ def _figures(of: Progress) -> str:
         f"guided {of.latest.guided.mean:.0%} of {of.latest.guided.count}, unguided "
         f"{fmean(of.unguided.newest or [0.0]):.0%} of {len(of.unguided.newest)}"
     )
-
-
-def _with(change: PhaseLine, **more: Any) -> PhaseLine:
-    """A change with some other fields."""
-    return change.model_copy(update=more)

@@ -171,20 +171,18 @@ class Spent:
 
 @dataclass(slots=True)
 class Spending:
-    """All that a group's learning has spent, and by the minute that of the latest day.
+    """Spending of a group's learning in the latest day, by the minute.
 
     Attributes:
         minutes: Unix time in minutes -> what was spent in it.
     """
 
-    all: Spent = field(default_factory=Spent)
     minutes: dict[int, Spent] = field(default_factory=dict)
 
     def add(self, line: SpentLine) -> None:
         """Count a line; replicas' clocks may differ a little."""
-        spent, minute = Spent(line.tokens, line.cost), int(line.at // _MINUTE_S)
-        self.all = self.all.plus(spent)
-        self.minutes[minute] = self.minutes.get(minute, Spent()).plus(spent)
+        minute = int(line.at // _MINUTE_S)
+        self.minutes[minute] = self.minutes.get(minute, Spent()).plus(Spent(line.tokens, line.cost))
         oldest = max(self.minutes) - _KEPT_MINUTES
         self.minutes = {m: one for m, one in self.minutes.items() if m >= oldest}
 

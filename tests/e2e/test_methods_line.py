@@ -13,7 +13,7 @@ from qguide.cli import app
 from qguide.pipelines.config import PipelineConfig, StageConfig, load_pipeline
 from qguide.pipelines.plan import Stage, build_plan
 from qguide.qnet.models.loading import embedded_path
-from qguide.training.environments.alfworld.bundle import generate_games
+from qguide.training.environments.alfworld.bundle import write_games
 from tests.support.serving import ROOT
 
 FOLDER = ROOT / "training" / "configs" / "alfworld" / "low"
@@ -101,8 +101,8 @@ def run(stages: Iterable[Stage]) -> None:
 def methods(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> PipelineConfig:
     """The pipeline of the methods, in a folder with games and a policy."""
     monkeypatch.chdir(tmp_path)
-    generate_games(tmp_path / "data/alfworld/train", first_seed=0, count=TRAIN_GAMES)
-    generate_games(tmp_path / "data/alfworld/valid_seen", first_seed=100, count=VALID_GAMES)
+    write_games(tmp_path / "data/alfworld/train", first_seed=0, count=TRAIN_GAMES)
+    write_games(tmp_path / "data/alfworld/valid_seen", first_seed=100, count=VALID_GAMES)
     # Pairs need a policy that wins some games; this one is not trained in a test.
     shutil.copytree(embedded_path("policy"), "runs/low/sft/checkpoint")
     return load_pipeline(FOLDER / "pipeline_methods.toml")

@@ -9,22 +9,26 @@ its type is refused, never repaired. The version is raised whenever an older rea
 row.
 """
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from operator import attrgetter
+from typing import TypeVar
 
 from qguide.qnet.errors import RecordError
 from qguide.qnet.records import EARNED, JUDGED, DrawnRow, MessageRow, NodeRow, TaskRow, TreeRow, messages_of, rows_of
 from qguide.training.algorithms.tree import Node, Tree, tree_of
 from qguide.training.trajectory import Drawn, Step, text_reply
 
+T = TypeVar("T")
 
-def recorded_once(rows: Iterable[TreeRow]) -> Iterator[TreeRow]:
-    """The rows without those of a served episode that was read before: a killed server may record one again."""
+
+def recorded_once(found: Iterable[T], episode_of: Callable[[T], str] = attrgetter("episode")) -> Iterator[T]:
+    """All but what is of a served episode that was read before: a killed server may record one again."""
     read = set[str]()
-    for row in rows:
-        if row.episode not in read:
-            yield row
-        read |= {row.episode} - {""}
+    for one in found:
+        if (episode := episode_of(one)) not in read:
+            yield one
+        read |= {episode} - {""}
 
 
 def drawn_rows(drawn: Sequence[Drawn]) -> tuple[DrawnRow, ...]:

@@ -38,6 +38,7 @@ class Trajectory:
         drawn: the policy's candidates before each reply; empty if they are not known.
         earned: the outcome if the episode had ended after each reply; empty if that is not known.
         left_out: what of a recording no Q model reads, and how often it was there.
+        episode: id under which a server recorded it; "" if none did.
     """
 
     messages: History
@@ -51,6 +52,7 @@ class Trajectory:
     drawn: tuple[tuple[Drawn, ...], ...] = ()
     earned: tuple[float, ...] = ()
     left_out: Mapping[str, int] = field(default_factory=dict, hash=False)
+    episode: str = ""
 
     @property
     def replies(self) -> tuple[int, ...]:
@@ -142,6 +144,7 @@ def _trajectory(row: TreeRow, tree: Tree, path: Sequence[Node]) -> Trajectory:
         kind=row.kind,
         drawn=tuple(step.drawn for step in steps) if any(s.drawn for s in steps) else (),
         earned=_earned(path, tree.values.get(EARNED, {})),
+        episode=row.episode,
     )
 
 

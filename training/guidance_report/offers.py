@@ -9,6 +9,7 @@ from pydantic import ValidationError
 
 from qguide.qnet.errors import RecordError
 from qguide.qnet.records import OfferRow
+from qguide.training.data.records import recorded_once
 
 OFFERS: Final = "offers-*.jsonl"
 TREES: Final = "trees-*.jsonl"
@@ -35,15 +36,11 @@ def offer_files(paths: Sequence[Path]) -> list[Path]:
 def read_episodes(files: Iterable[Path], on_bad_row: OnBadRow) -> Iterator[list[OfferRow]]:
     """The steps of each episode; only one episode is in memory at a time.
 
-    The server writes the steps of an episode one after another; of one that it wrote again, after
-    it was killed, the first are read. Rows of before have no episode id; there an episode ends
-    where the task or the outcome changes or the depth does not rise.
+    The server writes the steps of an episode one after another, so it ends where the depth does not
+    rise; of one that was written again, the first are read. Rows of before have no episode id; there
+    a change of the task or of the outcome ends it, too.
     """
-    read = set[str]()
-    for steps in _grouped(files, on_bad_row):
-        if (episode := steps[0].episode) not in read:
-            yield steps
-        read |= {episode} - {""}
+    return recorded_once(_grouped(files, on_bad_row), lambda steps: steps[0].episode)
 
 
 def _grouped(files: Iterable[Path], on_bad_row: OnBadRow) -> Iterator[list[OfferRow]]:
@@ -103,9 +100,7 @@ def _of_one_learner(row: OfferRow) -> OfferRow:
 
 
 def _continues(before: OfferRow, row: OfferRow) -> bool:
-    if before.episode or row.episode:
-        return before.episode == row.episode
-    same = (before.task_id, before.outcome_reward) == (row.task_id, row.outcome_reward)
+    same = (before.episode, before.task_id, before.outcome_reward) == (row.episode, row.task_id, row.outcome_reward)
     return same and row.depth > before.depth
 
 

@@ -13,7 +13,9 @@ from qguide.qnet.errors import ConfigError
 from qguide.qnet.records import TreeRow
 from qguide.qnet.types import History
 from qguide.training.data.decision_groups import decisions_of, holds_groups, read_groups
+from qguide.training.data.records import recorded_once
 from qguide.training.data.runs import RunFolder
+from qguide.training.data.trajectories import Trajectory
 from qguide.training.learning.episodes import Episode, episode_of
 from qguide.training.recordings.fields import Fields
 from qguide.training.recordings.formats.read import found_episodes, read_source
@@ -36,8 +38,10 @@ def read_learnable(
         ConfigError: a source is missing, of an unknown format, or holds no episode.
         RecordError: a record holds no episode, and `skip_bad` is not set.
     """
-    found = chain.from_iterable(_read(one, fields, format_, skip_bad=skip_bad) for one in sources)
-    if not (episodes := [one for one in found if one.actions]):
+    read = chain.from_iterable(_read(one, fields, format_, skip_bad=skip_bad) for one in sources)
+    found = recorded_once(read, lambda one: "" if isinstance(one, Episode) else one.episode)
+    every = (one if isinstance(one, Episode) else episode_of(one) for one in found)
+    if not (episodes := [one for one in every if one.actions]):
         listed = ", ".join(map(str, sources)) or "no source"
         raise ConfigError(f"{listed} holds no episode with an action; name another source")
     return episodes
@@ -54,13 +58,13 @@ def read_states(sources: Sequence[Path]) -> list[tuple[str, History]]:
     return [(episode.task, state) for episode in episodes for state in episode.states]
 
 
-def _read(source: Path, fields: Fields, format_: str | None, *, skip_bad: bool) -> Iterator[Episode]:
+def _read(source: Path, fields: Fields, format_: str | None, *, skip_bad: bool) -> Iterator[Episode | Trajectory]:
     if RunFolder(source).rows.exists() and holds_groups(source):
         for row in read_groups(source):
             yield from _candidates(row)
         return
     found = read_source(source, fields, format_=format_)
-    yield from map(episode_of, found_episodes(found, skip_bad=skip_bad))
+    yield from found_episodes(found, skip_bad=skip_bad)
 
 
 def _candidates(row: TreeRow) -> Iterator[Episode]:

@@ -26,7 +26,6 @@ class Fields:
         model: the same for the model that made an episode.
         outcomes: rewards by task id, for records without one.
         episodes: ids of the served episodes that are read; empty: all.
-        read: ids of those that have been; a server that was killed may have recorded one again.
     """
 
     reward: str = ""
@@ -36,7 +35,6 @@ class Fields:
     model: str = ""
     outcomes: Mapping[str, float] = field(default_factory=dict)
     episodes: frozenset[str] = frozenset()
-    read: set[str] = field(default_factory=set)
 
     @property
     def tasks(self) -> tuple[str, ...]:

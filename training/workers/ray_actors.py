@@ -12,6 +12,7 @@ import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
+from itertools import chain
 from typing import Any, Final, Protocol, TypeVar
 
 from qguide.qnet.errors import ConfigError, QGuideError
@@ -197,13 +198,17 @@ def spread(function: Callable[[T], Result], items: Iterable[T], workers: Workers
     if workers.executor == "inline":
         yield from map(function, items)
         return
+    batches = _batches(items)
+    first = next(batches, None)
+    if first is None:  # a cluster costs seconds
+        return
     with _connected(workers):
         import ray
 
         run = ray.remote(_results).options(num_cpus=workers.cpus)
         job = ray.put((pickle.dumps(function), spec_of(None)))
         on_the_way: deque[Any] = deque()
-        for batch in _batches(items):
+        for batch in chain([first], batches):
             on_the_way.append(run.remote(job, batch))
             if len(on_the_way) > 2 * workers.count:
                 yield from _arrived(on_the_way.popleft())

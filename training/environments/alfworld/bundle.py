@@ -2,8 +2,7 @@
 
 import re
 import threading
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Iterator, Sequence
 from functools import lru_cache
 from itertools import pairwise
 from pathlib import Path
@@ -11,7 +10,6 @@ from tempfile import TemporaryDirectory
 from typing import Literal
 
 from pydantic import Field
-from rich.console import Console
 
 from qguide.qnet.errors import ConfigError
 from qguide.qnet.types import TaskMarker
@@ -124,30 +122,17 @@ _SCENES = 30
 """Number of ALFWorld's scenes for each kind of room; games of one scene differ in their seeds."""
 
 
-@dataclass(frozen=True, slots=True)
-class Generated:
-    """Result of a run.
-
-    Attributes:
-        written: number of games that it wrote.
-        kept: number of games that were there before.
-    """
-
-    written: int
-    kept: int
-
-
-def generate_games(output: Path, *, count: int, first_seed: int = 0, console: Console | None = None) -> Generated:
-    """Write those games of `count` seeds, from `first_seed` on, that `output` lacks."""
+def write_games(output: Path, *, count: int, first_seed: int) -> dict[str, int]:
+    """Write those games of `count` seeds, from `first_seed` on, that `output` lacks, in ALFWorld's own format."""
     wanted = range(first_seed, first_seed + count)
     there = set(_seeds_in(output)) & set(wanted)
-    with ProgressBar("generate", total=count, done=len(there), console=console) as bar:
+    with ProgressBar("generate", total=count, done=len(there)) as bar:
         for seed in wanted:
             if seed not in there:
                 room, game = draw_game(seed)
                 write_game(game, output / _folder(seed, room, game.goal) / GAME_FILE)
                 bar.advance(game.goal.kind)
-    return Generated(written=count - len(there), kept=len(there))
+    return {"written": count - len(there), "kept": len(there)}
 
 
 def _seeds_in(output: Path) -> Iterator[int]:
@@ -189,11 +174,6 @@ def build_suite(config: AlfWorldConfig) -> AlfWorldSuite:
     if config.games is not None:
         return build_alfworld_suite(config.games, engine, processes=processes)
     return build_generated_suite(config.first_seed, config.count, engine, processes=processes)
-
-
-def write_games(output: Path, *, count: int, first_seed: int) -> Mapping[str, object]:
-    """Write generated games in the format of ALFWorld's own."""
-    return asdict(generate_games(output, count=count, first_seed=first_seed))
 
 
 ALFWORLD = EnvironmentBundle(

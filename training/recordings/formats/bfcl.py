@@ -9,7 +9,6 @@ Scores of 2024 number the answers from 1, where later ones repeat their ids.
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 from functools import lru_cache
 from pathlib import Path
 from typing import Any, Final
@@ -26,13 +25,6 @@ _OLDER: Final = "gorilla_openfunctions_v1_test_"
 """Beginning of the names of questions and results in 2024, which scores do not have."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Questions:
-    """Questions of a clone by id, each with the functions that may be called."""
-
-    asked: dict[str, tuple[Any, Any]] = field(default_factory=dict)
-
-
 def read_answers(path: Path, on_bytes: OnBytes) -> Iterator[Value]:
     """The answers of one file, each with its question and if it was right."""
     root, score = _score_of(path)
@@ -42,7 +34,7 @@ def read_answers(path: Path, on_bytes: OnBytes) -> Iterator[Value]:
     around = {"@model": path.relative_to(root / "result").parts[0], "@category": category}
     for value in read_values(path, on_bytes=on_bytes):
         known = _id_of(value.value)
-        told = {"@question": questions.asked.get(known), "@failed": known in failed}
+        told = {"@question": questions.get(known), "@failed": known in failed}
         yield Value(value.line, value.value, value.flaw, {**around, **told})
 
 
@@ -129,21 +121,18 @@ def _answer_id(given: Any, answers: Sequence[str]) -> str:
 
 
 @lru_cache(maxsize=1)  # every file of a clone needs the questions of all its scores
-def _questions(root: Path) -> _Questions:
-    found = _Questions()
+def _questions(root: Path) -> dict[str, tuple[Any, Any]]:
+    """Questions of a clone by id, each with the functions that may be called."""
+    found: dict[str, tuple[Any, Any]] = {}
     named = [path for name in ("BFCL_v", _OLDER) for path in sorted(root.glob(f"**/{name}*.json"))]
-    told = [path for path in named if not _is_result(path)]
+    told = [path for path in named if not path.name.endswith("_result.json")]
     scores = sorted((root / "score").glob("**/*_score.json"))
     for file in dict.fromkeys([*told, *scores]):
         for row in _rows(file):
             known = first_at(row, ("prompt.id", "id"))
             if known is not None and (question := first_at(row, _QUESTION)) is not None:
-                found.asked.setdefault(str(known), (question, first_at(row, _FUNCTIONS)))
+                found.setdefault(str(known), (question, first_at(row, _FUNCTIONS)))
     return found
-
-
-def _is_result(path: Path) -> bool:
-    return path.name.endswith("_result.json")
 
 
 def _rows(path: Path) -> Iterator[Mapping[str, Any]]:

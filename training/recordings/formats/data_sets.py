@@ -126,7 +126,7 @@ def _call(value: str, place: str) -> Message:
 
 
 def read_tree_record(record: Mapping[str, object], fields: Fields) -> Iterator[Trajectory]:
-    """The episodes of a tree, one per leaf; none if it is of an episode that is not asked for, or was read."""
+    """The episodes of a tree, one per leaf; none if it is of an episode that is not asked for."""
     if fields.episodes and record.get("episode") not in fields.episodes:
         return
     if record.get("version") == 1:
@@ -140,9 +140,6 @@ def read_tree_record(record: Mapping[str, object], fields: Fields) -> Iterator[T
         raise RecordError(flaw_of(error)) from error
     if not row.tried:
         raise RecordError("it has no actions")
-    if row.episode in fields.read:
-        return
-    fields.read.update({row.episode} - {""})
     task_id = stated_task(record, *(fields.tasks or ("task_id",))) or row.task_id
     for found in trajectories_of(row):
         yield replace(found, task_id=task_id)

@@ -10,6 +10,7 @@ from pydantic import Field
 from qguide.qnet.errors import ConfigError, RecordError
 from qguide.qnet.packages import import_named, plugins, raised_text
 from qguide.qnet.records import MAX_REWARD
+from qguide.training.data.records import recorded_once
 from qguide.training.data.runs import RunFolder
 from qguide.training.data.trajectories import Trajectory
 from qguide.training.options import JobOptions
@@ -295,7 +296,8 @@ def read_episodes(
         raise ConfigError(f"--model-key is not for {recording.format}, whose records are single requests; leave it out")
     if fragments := layout.fragments:
         return read_spans(recording.paths, fields, fragments, on_bytes=on_bytes)
-    return _read(recording, fields, on_bytes)
+    read = _read(recording, fields, on_bytes)
+    return recorded_once(read, lambda one: "" if isinstance(one, BadRecord) else one.episode)
 
 
 def _read(recording: Recording, fields: Fields, on_bytes: OnBytes) -> Iterator[Trajectory | BadRecord]:

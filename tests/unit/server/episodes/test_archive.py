@@ -60,6 +60,24 @@ def test_episodes_are_listed_newest_first_with_their_q(tmp_path: Path) -> None:
     assert (second.task, second.reward) == ("", 0.0)
 
 
+def test_an_episode_that_was_written_twice_has_each_step_once(tmp_path: Path) -> None:
+    archive = EpisodeArchive(tmp_path)
+    first, second = offer(1, episode="a"), offer(2, episode="a")
+    append(tmp_path, first, second, first, second)
+    append(tmp_path, first, second, number=2)
+    [listed], _ = archive.newest(limit=9)
+    assert [step.depth for step in listed.steps] == [1, 2]
+
+
+def test_the_rest_of_an_episode_that_a_killed_server_did_not_finish_is_read(tmp_path: Path) -> None:
+    archive = EpisodeArchive(tmp_path)
+    first, second = offer(1, episode="a"), offer(2, episode="a")
+    append(tmp_path, first)
+    append(tmp_path, first, second, number=2)
+    [listed], _ = archive.newest(limit=9)
+    assert [step.depth for step in listed.steps] == [1, 2]
+
+
 def test_words_and_rewards_select(tmp_path: Path) -> None:
     append(tmp_path, tree("t", "a1", seen="Heat some Apple."), tree("u", "a1", seen="Cool a mug."))
     append(tmp_path, offer(episode="hot"), offer(episode="cool", task="u", outcome=-1.0))

@@ -65,7 +65,7 @@ def test_the_state_is_as_without_compaction(tmp_path: Path, monkeypatch: pytest.
     assert short.progress.phase == "guiding"
     assert short.progress.challenges > 0
     assert short.progress.silent.total == 6
-    assert short.progress.spending.all.tokens == 900
+    assert short.progress.spending.since(0.0).tokens == 900
     assert len((tmp_path / "short" / LEDGER).read_text().splitlines()) <= 21
     assert len((tmp_path / "long" / LEDGER).read_text().splitlines()) > 600
     for folder in ("short", "long"):

@@ -26,6 +26,11 @@ def test_steps_are_grouped_by_the_episodes_id(tmp_path: Path) -> None:
     assert depths(write_offers(tmp_path, rows)) == [[1], [1, 2]]
 
 
+def test_an_episode_that_was_written_twice_is_read_once(tmp_path: Path) -> None:
+    rows = [offer(1, episode="a"), offer(2, episode="a")]
+    assert depths(write_offers(tmp_path, [*rows, *rows, offer(1, episode="b"), *rows])) == [[1, 2], [1]]
+
+
 @pytest.mark.parametrize(
     ("second", "expected"),
     [

@@ -76,6 +76,11 @@ def test_a_batch_is_done_again_by_another_worker_and_given_up_after_four(tmp_pat
     assert len(list(tmp_path.iterdir())) == 1 + 4
 
 
+def test_no_cluster_is_asked_where_there_is_nothing_to_spread() -> None:
+    nowhere = Workers(executor="ray", address="127.0.0.1:1")
+    assert list(spread(len, list[StoredGroups](), nowhere)) == []
+
+
 @pytest.mark.parametrize("workers", [{"executor": "processes"}, {"executor": "ray", "q_actors": 1}])
 def test_only_ray_spreads_rows_and_no_actors_are_needed(tmp_path: Path, workers: dict[str, object]) -> None:
     with pytest.raises(ValidationError, match="rows are spread over tasks of Ray alone"):

@@ -40,16 +40,15 @@ class Reply:
 class Expert:
     """The expert of one episode; each episode needs a new one."""
 
-    def __init__(self, statistics: Statistics | None = None, *, forgetful: bool = False) -> None:
+    def __init__(self, *, forgetful: bool = False) -> None:
         """Prepare an episode; `reply` gets the first observation.
 
         Args:
-            statistics: frequencies of objects in receptacles; None uses those of QGuide.
             forgetful: forget everything that an agent which it follows has overlooked. An expert
                 that remembers can show the agent the way back, but makes the oversight look cheap,
                 which it is not for an agent that never goes back.
         """
-        self._statistics = statistics or load_statistics()
+        self._statistics = load_statistics()
         self._forgetful = forgetful
         self._memory: HouseMemory | None = None
         self._action = ""

@@ -1,23 +1,14 @@
 """Generated games have the folders of real ones, and are never written twice."""
 
-from io import StringIO
 from pathlib import Path
 
-import pytest
-from rich.console import Console
 from typer.testing import CliRunner
 
 from qguide.cli import app
-from qguide.training.environments.alfworld.bundle import GAME_FILE, Generated, build_alfworld_suite, generate_games
+from qguide.training.environments.alfworld.bundle import GAME_FILE, build_alfworld_suite, write_games
 from qguide.training.environments.alfworld.game.game import GOAL_KINDS
 from qguide.training.environments.alfworld.game.generator import draw_game
 from tools.alfworld_statistics import room_kind
-
-
-@pytest.fixture
-def console() -> Console:
-    """A console without a terminal."""
-    return Console(file=StringIO())
 
 
 def times(folder: Path) -> dict[Path, int]:
@@ -25,8 +16,8 @@ def times(folder: Path) -> dict[Path, int]:
     return {path: path.stat().st_mtime_ns for path in folder.rglob(GAME_FILE)}
 
 
-def test_a_suite_finds_the_games_by_goal_and_room(tmp_path: Path, console: Console) -> None:
-    generate_games(tmp_path, count=12, console=console)
+def test_a_suite_finds_the_games_by_goal_and_room(tmp_path: Path) -> None:
+    write_games(tmp_path, count=12, first_seed=0)
     tasks = {Path(task.source): task for task in build_alfworld_suite(tmp_path).tasks}
     assert len(tasks) == 12
     for path, task in tasks.items():
@@ -40,21 +31,21 @@ def test_a_suite_finds_the_games_by_goal_and_room(tmp_path: Path, console: Conso
     assert {task.kind for task in tasks.values()} <= set(GOAL_KINDS)
 
 
-def test_a_second_run_writes_only_what_is_missing(tmp_path: Path, console: Console) -> None:
-    assert generate_games(tmp_path, count=4, first_seed=3, console=console) == Generated(4, 0)
+def test_a_second_run_writes_only_what_is_missing(tmp_path: Path) -> None:
+    assert write_games(tmp_path, count=4, first_seed=3) == {"written": 4, "kept": 0}
     before = times(tmp_path)
     lost = min(before)
     lost.rename(lost.with_name(f"{GAME_FILE}.tmp"))  # as a kill leaves it
-    assert generate_games(tmp_path, count=6, first_seed=3, console=console) == Generated(3, 3)
+    assert write_games(tmp_path, count=6, first_seed=3) == {"written": 3, "kept": 3}
     after = times(tmp_path)
     assert len(after) == 6
     assert {path: after[path] for path in before if path != lost}.items() <= before.items()
     assert not list(tmp_path.rglob("*.tmp"))
 
 
-def test_other_seeds_in_the_folder_do_not_count(tmp_path: Path, console: Console) -> None:
-    generate_games(tmp_path, count=2, console=console)
-    assert generate_games(tmp_path, count=2, first_seed=2, console=console) == Generated(2, 0)
+def test_other_seeds_in_the_folder_do_not_count(tmp_path: Path) -> None:
+    write_games(tmp_path, count=2, first_seed=0)
+    assert write_games(tmp_path, count=2, first_seed=2) == {"written": 2, "kept": 0}
 
 
 def test_the_command_tells_what_it_wrote(tmp_path: Path) -> None:
