@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from math import ceil, inf
-from typing import Any
+from typing import Any, get_args
 
 import structlog
 from fastapi import FastAPI, Request
@@ -55,6 +55,7 @@ from qguide.server.http.errors import (
     UnknownResponseError,
     UntrustedHostError,
 )
+from qguide.server.settings.settings import PassedOn
 
 STATUSES = (400, 401, 403, 404, 408, 409, 413, 422, 429, 431, 500, 502, 503, 504)
 """Every status that an error response can have."""
@@ -214,7 +215,12 @@ async def _http(request: Request, error: Exception) -> JSONResponse:
     code = HTTP_CODES.get(error.status_code, "invalid_request")
     message = str(error.detail)
     if error.status_code == 404 and request.url.path.startswith(_API):
-        message = f"there is no path {request.url.path[:_SHOWN_PATH]!r}; /docs lists all paths"
+        path = request.url.path
+        passed = path.removeprefix("/v1/").partition("/")[0] in get_args(PassedOn)
+        remedy = (
+            "the operator may pass it on to an upstream by QGUIDE_PASS_THROUGH" if passed else "/docs lists all paths"
+        )
+        message = f"there is no path {path[:_SHOWN_PATH]!r}; {remedy}"
     response = _response(request, Failure(error.status_code, code, message))
     response.headers.update(error.headers or {})  # a 405 lists the allowed methods in `Allow`
     return response

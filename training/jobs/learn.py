@@ -23,6 +23,7 @@ from qguide.training.learning.advantage import Options
 from qguide.training.learning.episodes import Episode, HeldBack
 from qguide.training.learning.learner import Learned, judged_by, learn
 from qguide.training.learning.sources import read_learnable
+from qguide.training.licence.credit import FEWEST_EPISODES, FEWEST_UNITS
 from qguide.training.licence.domain import fit_domain
 from qguide.training.licence.verdict import licence_of, show_licence
 from qguide.training.recordings.fields import Fields
@@ -81,11 +82,11 @@ def run_learn(config: LearnConfig, *, console: Console | None = None) -> Manifes
         states = [(episode.task, state) for episode in episodes for state in episode.states]
         domain = fit_domain(states, salt=salt.hex())
         saved = save_feature_q(run.path / CHECKPOINT, learned.model, manifest, domain=domain)
-    _show(saved, config.output / CHECKPOINT, console or Console())
+    _show(saved, config.output / CHECKPOINT, held_back, console or Console())
     return saved
 
 
-def _show(manifest: Manifest, checkpoint: Path, console: Console) -> None:
+def _show(manifest: Manifest, checkpoint: Path, held_back: HeldBack, console: Console) -> None:
     figures = manifest.metrics
     console.print(
         f"{figures['episodes']:,.0f} episodes of {figures['tasks']:,.0f} tasks, mean reward "
@@ -94,6 +95,25 @@ def _show(manifest: Manifest, checkpoint: Path, console: Console) -> None:
         soft_wrap=True,
     )
     show_licence(manifest.licence, console)
+    if hint := _hint(manifest, held_back):
+        console.print(hint, markup=False, soft_wrap=True)
+
+
+def _hint(manifest: Manifest, held_back: HeldBack) -> str:
+    """What no further episode of the same kind would mend; "" if nothing is known."""
+    labels, figures, licence = manifest.label_range, manifest.metrics, manifest.licence
+    if labels and labels[0] == labels[1]:
+        return (
+            f"every episode ended with {labels[0]:g}, so nothing tells good actions from bad ones: grade the outcome, "
+            "or record tasks of which some succeed and some fail"
+        )
+    few = held_back == "tasks" and figures["tasks"] < FEWEST_UNITS and figures["episodes"] >= FEWEST_EPISODES
+    if few and licence and not licence.granted:
+        return (
+            f"{figures['tasks']:,.0f} tasks are too few to tell what it is worth in new ones; if your agent gets the "
+            "same tasks again and again, --set held_back=episodes tells what it is worth there"
+        )
+    return ""
 
 
 def _manifest(config: LearnConfig, learned: Learned, episodes: list[Episode], held_back: HeldBack) -> Manifest:

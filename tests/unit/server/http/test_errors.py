@@ -203,6 +203,7 @@ def test_a_wrong_address_has_the_same_shape(client: TestClient, path: str, code:
     ("path", "code", "said"),
     [
         ("/v1/nope", "not_found", "there is no path '/v1/nope'; /docs lists all paths"),
+        ("/v1/embeddings", "not_found", "there is no path '/v1/embeddings'; the operator may pass it on"),
         ("/v1/chat/nope", "not_found", "there is no path '/v1/chat/nope'"),
         ("/v1/models/nope", "model_not_found", "there is no single model 'nope'"),
     ],

@@ -76,6 +76,35 @@ def test_luck_has_no_licence_and_the_reason_is_kept(tmp_path: Path) -> None:
     assert "licence: none" in shown.export_text()
 
 
+@pytest.mark.parametrize(
+    ("things", "prizes", "said"),
+    [
+        (
+            2,
+            "RIGHT",
+            "2 tasks are too few to tell what it is worth in new ones; if your agent gets the same tasks again",
+        ),
+        (120, "all", "every episode ended with 1, so nothing tells good actions from bad ones"),
+        (120, "RIGHT", ""),
+    ],
+)
+def test_what_more_of_the_same_episodes_would_not_mend_is_said(
+    things: int, prizes: str, said: str, tmp_path: Path
+) -> None:
+    rows = [json.loads(line) for line in recording(tmp_path / "chats.jsonl").read_text().splitlines()]
+    for number, row in enumerate(rows):
+        row["task_id"] = f"{number % things}"
+        row["reward"] = row["reward"] if prizes == "RIGHT" else 1.0
+    source = tmp_path / "chats.jsonl"
+    source.write_text("".join(f"{json.dumps(row)}\n" for row in rows))
+    shown = Console(record=True, width=200)
+
+    run_learn(LearnConfig(source=(source,), output=tmp_path / "run", salt="00ff"), console=shown)
+
+    last = shown.export_text().splitlines()[-1]
+    assert last.startswith(said or "licence: granted")
+
+
 def test_the_same_salt_makes_the_same_weights_and_none_makes_others(tmp_path: Path) -> None:
     source = recording(tmp_path / "chats.jsonl")
 
