@@ -109,10 +109,10 @@ def _name_of(scorer: str) -> str:
 def read_settings(given: dict[str, Any], console: Console) -> "Settings":
     """Settings from the environment, overridden by the command's options."""
     from qguide.server.settings.settings import Settings
-    from qguide.server.settings.unknown_variables import check_names
+    from qguide.server.settings.unknown_variables import check_names, check_values
 
     with shown_errors():
-        for warning in check_names(os.environ):
+        for warning in (*check_names(os.environ), *check_values(os.environ)):
             console.print(f"warning: {warning}", style="yellow", markup=False, soft_wrap=True)
     try:
         return Settings(**given)

@@ -37,7 +37,7 @@ class LearningSettings(BaseSettings):
         learn_webhook_secret: secret of the signatures, as the receiver gives it (`whsec_…`).
     """
 
-    model_config = SettingsConfigDict(env_prefix="QGUIDE_", frozen=True, extra="forbid")
+    model_config = SettingsConfigDict(env_prefix="QGUIDE_", env_ignore_empty=True, frozen=True, extra="forbid")
 
     learn: bool = False
     learn_every: int = Field(default=25, ge=1)

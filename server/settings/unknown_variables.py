@@ -1,7 +1,7 @@
-"""Variables QGUIDE_… that no setting reads; most are misspelt."""
+"""Variables QGUIDE_… that no setting reads: those that are misspelt, and those that are empty."""
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from difflib import get_close_matches
 from typing import Final
 
@@ -83,3 +83,14 @@ def check_names(variables: Iterable[str]) -> list[str]:
     if refusals:
         raise ConfigError(f"{'; '.join(refusals)}. The server would be less protected than meant")
     return warnings
+
+
+def check_values(variables: Mapping[str, str]) -> list[str]:
+    """Warnings about settings that are empty, as a variable that was not set leaves them in a compose file."""
+    known = {f"{PREFIX}{name.upper()}" for name in Settings.model_fields}
+    empty = sorted(name for name, value in variables.items() if not value and name.upper() in known)
+    if refused := [name for name in empty if name[len(PREFIX) :].lower() in PROTECTING]:
+        raise ConfigError(
+            f"{', '.join(refused)}: empty, so the server might be less protected than meant; give a value or unset it"
+        )
+    return [f"{name} is empty and is ignored" for name in empty]

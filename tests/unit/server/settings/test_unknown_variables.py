@@ -9,7 +9,7 @@ from typer.testing import CliRunner
 from qguide.commands.serve import app
 from qguide.qnet.errors import ConfigError
 from qguide.server.settings.settings import Settings
-from qguide.server.settings.unknown_variables import OTHERS, PREFIX, PROTECTING, check_names
+from qguide.server.settings.unknown_variables import OTHERS, PREFIX, PROTECTING, check_names, check_values
 
 ROOT = Path(__file__).parents[4]
 
@@ -39,6 +39,22 @@ def test_other_unknown_names_are_warned_about() -> None:
 def test_settings_and_variables_of_others_are_known() -> None:
     settings = {f"{PREFIX}{name.upper()}" for name in Settings.model_fields}
     assert not check_names({*settings, "qguide_policy", "QGUIDE_URL", "QGUIDE_API_KEY"})
+
+
+def test_an_empty_value_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    empty = ("QGUIDE_EPISODES_DIR", "QGUIDE_MODELS_DIR", "QGUIDE_Q_MODELS", "QGUIDE_PORT")
+    for variable in empty:
+        monkeypatch.setenv(variable, "")
+    settings = Settings()
+    assert (settings.episodes_dir, settings.models_dir, settings.q_models, settings.port) == (None, None, {}, 8000)
+    assert check_values(dict.fromkeys((*empty, "QGUIDE_URL", "PATH"), "")) == [
+        f"{variable} is empty and is ignored" for variable in sorted(empty)
+    ]
+
+
+def test_an_empty_setting_that_protects_is_refused() -> None:
+    with pytest.raises(ConfigError, match="QGUIDE_EPISODES_REDACT, QGUIDE_KEYS_FILE: empty"):
+        check_values({"QGUIDE_KEYS_FILE": "", "QGUIDE_EPISODES_REDACT": "", "QGUIDE_PORT": "1"})
 
 
 def test_links_of_kubernetes_services_are_no_settings() -> None:
