@@ -100,7 +100,7 @@ def _show(manifest: Manifest, checkpoint: Path, held_back: HeldBack, console: Co
 
 
 def _hint(manifest: Manifest, held_back: HeldBack) -> str:
-    """What no further episode of the same kind would mend; "" if nothing is known."""
+    """The lack that no further episode of the same kind would mend; "" if none is known."""
     labels, figures, licence = manifest.label_range, manifest.metrics, manifest.licence
     if labels and labels[0] == labels[1]:
         return (
