@@ -77,10 +77,10 @@ class FitLine(Row):
     Attributes:
         version: its number, and the name of its folder.
         episodes: ends of episodes when it began.
-        licensed: its manifest grants a licence.
+        licensed: it may be tried, see `fitting.may_be_tried`; that asks for less than a licence.
         reason: of the licence, or of the failure.
         failed: it has no result.
-        missing: what a licence lacks; "" if nothing is known.
+        missing: what it lacks to be tried; "" if nothing is known.
     """
 
     kind: Literal["fit"] = "fit"
