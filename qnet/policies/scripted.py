@@ -10,7 +10,7 @@ DEFAULT_REPLIES = (
     "Thought: The desk is a good place to start.\nAction: go to desk 1",
 )
 
-DEFAULT_FRAMES = ("In other words: {}", "What is to be done: {}", "Please see to this: {}")
+_FRAMES = ("In other words: {}", "What is to be done: {}", "Please see to this: {}")
 
 
 class ScriptedPolicy:
@@ -41,12 +41,10 @@ class ScriptedPolicy:
 class ScriptedParaphraser:
     """Policy without a model that puts the text to be paraphrased into a fixed frame."""
 
-    def __init__(self, frames: Sequence[str] = DEFAULT_FRAMES, *, name: str = "scripted") -> None:
-        self.name = name
-        self._frames = tuple(frames)
+    name = "scripted"
 
     async def sample(self, history: History, *, n: int, sampling: Sampling) -> list[Candidate]:
         """The text after the first colon of the last message, in `n` frames."""
         text = history[-1].content.partition(":")[2].strip()
-        said = [self._frames[k % len(self._frames)].format(text) for k in range(n)]
+        said = [_FRAMES[k % len(_FRAMES)].format(text) for k in range(n)]
         return [Candidate(Message("assistant", reply), completion_tokens=len(reply.split())) for reply in said]

@@ -184,9 +184,9 @@ class Renderer:
         _, end = whole.action_spans[sum(message.role == "assistant" for message in history)]
         return whole.token_ids[end:]
 
-    def encode_episode(self, messages: Sequence[Message], *, most_tokens: int | None = None) -> RenderedEpisode:
+    def encode_episode(self, messages: Sequence[Message]) -> RenderedEpisode:
         """Tokens of a conversation and where its actions stand."""
-        return self._join(self._exchanges(messages, most_tokens), state=False)
+        return self._join(self._exchanges(messages, None), state=False)
 
     def encode_conversation(self, messages: Sequence[Message], *, most_tokens: int | None = None) -> list[int]:
         """Tokens of a conversation that ends with a reply, printed and tokenised as a whole.

@@ -46,14 +46,10 @@ class LogprobReading:
 class SharedPrefixLogprobScorer(RenderingScorer):
     """log pi(a | s) of a policy as a score: the sum over the action's tokens, its end included."""
 
-    def __init__(
-        self,
-        loaded: LoadedPolicy,
-        *,
-        cache_bytes: int = DEFAULT_CACHE_BYTES,
-        tokens_per_forward: int = DEFAULT_TOKENS_PER_FORWARD,
-    ) -> None:
-        self._reader = LogprobReader(loaded.model, cache_bytes=cache_bytes, tokens_per_forward=tokens_per_forward)
+    def __init__(self, loaded: LoadedPolicy, *, cache_bytes: int = DEFAULT_CACHE_BYTES) -> None:
+        self._reader = LogprobReader(
+            loaded.model, cache_bytes=cache_bytes, tokens_per_forward=DEFAULT_TOKENS_PER_FORWARD
+        )
         packed = self._reader.packed
         super().__init__(RequestRenderer(loaded.renderer, loaded.name, packed.context), [packed])
 

@@ -87,8 +87,8 @@ class RuleScorer(Scorer):
 
     ranks = True
 
-    def __init__(self, rules: Sequence[RuleName], *, name: str = "") -> None:
-        self.name = name or _BETWEEN.join(rules)
+    def __init__(self, rules: Sequence[RuleName]) -> None:
+        self.name = _BETWEEN.join(rules)
         self._rules = tuple(rules)
 
     def score(self, requests: Sequence[ScoreRequest]) -> list[ScoreResult]:

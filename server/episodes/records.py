@@ -126,10 +126,9 @@ def _with_judged(
     Places in a ranking are no scores.
     """
     nodes, scores = list(taken), dict[str, dict[int, float]]()
-    for offer in episode.offers:
+    for depth, offer in episode.steps:
         if not offer.judge or offer.ranked:
             continue
-        depth = _depth(episode, offer.at)
         action = taken[depth - 1].action if depth <= len(taken) else None
         column = scores.setdefault(JUDGED + offer.q_model, {})
         for text, q in offer.q_values.items():
@@ -154,9 +153,9 @@ def _with_judged(
     ids = range(1, len(nodes) + 1)
     scores[EARNED] = {
         # A step tells what the actions before it have earned.
-        _depth(episode, offer.at) - 1: offer.earned
-        for offer in episode.offers
-        if offer.earned is not None and _depth(episode, offer.at) > 1
+        depth - 1: offer.earned
+        for depth, offer in episode.steps
+        if offer.earned is not None and depth > 1
     }
     columns = {name: tuple(map(own.get, ids)) for name, own in scores.items() if own}
     return tuple(nodes), columns
@@ -174,8 +173,7 @@ def offer_rows(
     system, opening = _opening(episode, redact)
     task = task_id(system, PART_END.join(message.text for message in opening))
     steps = _steps(episode, outcome, redact)
-    for offer in episode.offers:
-        depth = _depth(episode, offer.at)
+    for depth, offer in episode.steps:
         yield OfferRow(
             task_id=task,
             depth=depth,
@@ -298,8 +296,7 @@ def _is_plain(messages: tuple[Message, ...]) -> bool:
 def _drawers(episode: Transcript, redact: Redact) -> dict[tuple[int, str], str]:
     """The policy that drew each candidate, by (depth, text)."""
     drawers = {}
-    for offer in episode.offers:
-        depth = _depth(episode, offer.at)
+    for depth, offer in episode.steps:
         others = {text: taken.policy for taken in offer.actions for text in taken.candidates}
         for text in offer.q_values:
             drawers[depth, redact(text)] = others.get(text) or offer.policy or AGENT
@@ -309,12 +306,12 @@ def _drawers(episode: Transcript, redact: Redact) -> dict[tuple[int, str], str]:
 def _drawn(episode: Transcript, redact: Redact) -> dict[int, tuple[DrawnRow, ...]]:
     """The policy's candidates of each step, by depth; only of steps of which they tell anything."""
     found = {}
-    for offer in episode.offers:
+    for depth, offer in episode.steps:
         others = {text for taken in offer.actions for text in taken.candidates}
         counts = {text: n for text, n in offer.counts.items() if text not in others}
         if sum(counts.values()) > 1 or offer.greedy:
             propensities = _propensities(offer, counts)
-            found[_depth(episode, offer.at)] = tuple(
+            found[depth] = tuple(
                 DrawnRow(
                     action=redact(text),
                     count=count,
@@ -356,8 +353,3 @@ def _verdict(offer: Offer, text: str, redact: Redact) -> dict[str, Any]:
 
 def _is_greedy(offer: Offer, text: str) -> bool | None:
     return text == offer.greedy if offer.greedy else None
-
-
-def _depth(episode: Transcript, at: int) -> int:
-    """Depth of the action after `at` messages."""
-    return sum(message.role == "assistant" for message in episode.messages[:at]) + 1

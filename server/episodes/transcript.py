@@ -3,7 +3,7 @@
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from itertools import groupby
+from itertools import accumulate, groupby
 
 from qguide.qnet.types import History, Message
 from qguide.server.episodes.state import Offer, StepRecord
@@ -20,6 +20,12 @@ class Transcript:
 
     messages: History = ()
     offers: tuple[Offer, ...] = ()
+
+    @property
+    def steps(self) -> list[tuple[int, Offer]]:
+        """Each offer with the depth of the action after it, from 1."""
+        replies = [0, *accumulate(message.role == "assistant" for message in self.messages)]
+        return [(replies[offer.at] + 1, offer) for offer in self.offers]
 
 
 def read_transcript(rows: Iterable[bytes]) -> Transcript:

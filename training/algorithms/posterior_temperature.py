@@ -83,25 +83,21 @@ class TauFit:
         return next(point for point in self.curve if point.tau == self.tau)
 
 
-def fit_tau(
-    decisions: Sequence[ValuedDecision], *, taus: Sequence[float] = TAUS, fewest: int = FEWEST_DECISIONS
-) -> TauFit | None:
+def fit_tau(decisions: Sequence[ValuedDecision]) -> TauFit | None:
     """The temperature for these decisions; None where too few of them inform.
 
     Args:
         decisions: of tasks that the Q model was not trained on.
-        taus: the grid, in rising order.
-        fewest: decisions whose outcomes differ that are needed.
     """
     informing = [decision for decision in decisions if decision.informs]
-    if len(informing) < fewest:
+    if len(informing) < FEWEST_DECISIONS:
         return None
     by_task: dict[str, list[ValuedDecision]] = defaultdict(list)
     for decision in informing:
         by_task[decision.task].append(decision)
-    outcomes = {tau: [fmean(d.outcome(tau) for d in own) for own in by_task.values()] for tau in taus}
+    outcomes = {tau: [fmean(d.outcome(tau) for d in own) for own in by_task.values()] for tau in TAUS}
     # Reversed, so that of equally good ones the largest is the best, which leans toward the prior.
-    best = max(reversed(taus), key=lambda tau: fmean(outcomes[tau]))
+    best = max(reversed(TAUS), key=lambda tau: fmean(outcomes[tau]))
     curve = [TauPoint(tau, fmean(own), _standard_error(outcomes[best], own)) for tau, own in outcomes.items()]
     highest = fmean(outcomes[best])
     near = [point.tau for point in curve if highest - point.outcome <= point.standard_error]

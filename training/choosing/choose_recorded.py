@@ -29,7 +29,7 @@ from qguide.training.choosing.figures import figures, task_means
 from qguide.training.choosing.folds import Design, Earned, measure
 from qguide.training.choosing.small_q import Training
 from qguide.training.choosing.table import Table, table_of
-from qguide.training.data.runs import JsonlWriter, open_run
+from qguide.training.data.runs import open_run, rows_at_once
 from qguide.training.recordings.formats.read import ReadingModels
 
 RECIPE: Final = "recorded-4"
@@ -161,18 +161,12 @@ def run_choose_recorded(config: ChooseRecordedConfig) -> dict[str, float]:
             )
         rows = _rows(table, found)
         told = _figures(config, table, found, rows)
-        run.rows.unlink(missing_ok=True)
-        run.metrics.unlink(missing_ok=True)
-        with JsonlWriter(run.rows) as writer:
-            for row in rows:
-                writer.write(row)
-        with JsonlWriter(run.metrics) as metrics:
-            metrics.write(told)
-        choices = config.output / CHOICES
-        choices.unlink(missing_ok=True)
-        with JsonlWriter(choices) as writer:
-            for choice in islice(_choices(flat, table, found), config.shown):
-                writer.write(choice)
+        with rows_at_once(run.rows) as writer:
+            writer.write(*rows)
+        with rows_at_once(run.metrics) as writer:
+            writer.write(told)
+        with rows_at_once(config.output / CHOICES) as writer:
+            writer.write(*islice(_choices(flat, table, found), config.shown))
     rewards = {name: each["reward"] for name, each in told["all"]["choosers"].items()}
     return rewards | {"calls read": told["calls_read"], "licences": told["licences"]}
 

@@ -164,15 +164,15 @@ def _add_training(
                 held_logits.append(score(held))
             else:
                 held_in_group.append(score(held))
-    if seed == design.trainings[0]:
-        _add_decided(found, table, groups, np.concatenate(held_back), held_logits, logits["q"])
-    tau = fitted_tau(table, np.concatenate(held_back), np.concatenate(held_logits))
+    held, held_q = np.concatenate(held_back), np.concatenate(held_logits)
+    tau = fitted_tau(table, held, held_q)
     found.taus.append(tau)
     if seed == design.trainings[0]:
+        _add_decided(found, table, groups, held, held_q, logits["q"])
         firsts = np.unique(table.tasks[groups[:, 0]], return_index=True)[1]
         found.shown.append((groups[firsts], logits["q in group"][firsts]))
     both = posterior_scores(table, groups, logits["q"], tau)
-    rule, better = best_rule(table, np.concatenate(held_back), np.concatenate(held_in_group))
+    rule, better = best_rule(table, held, np.concatenate(held_in_group))
     alike = design.learned_in == design.judged_in and not design.by_section
     found.licences.append(better and alike)
     licensed = logits["q in group"] if found.licences[-1] else rule_scores(table, groups)[rule]
@@ -199,11 +199,11 @@ def _fit_and_held(
 
 
 def _add_decided(
-    found: Earned, table: Table, groups: Ints, held_back: Ints, held_logits: list[Floats], logits: Floats
+    found: Earned, table: Table, groups: Ints, held_back: Ints, held_logits: Floats, logits: Floats
 ) -> None:
     """Draw until the server's posterior is decided, with Q of one training."""
-    held, q = (expit(own) for own in (np.concatenate(held_logits), logits))
-    tau = fitted_served_tau(table, held_back, held)
+    q = expit(logits)
+    tau = fitted_served_tau(table, held_back, expit(held_logits))
     reward = earned(table, groups, served_posterior(table, groups, q, tau))
     written = written_until_decided(table, groups, q, tau)
     found.decided["posterior"].append((reward, written))

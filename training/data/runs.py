@@ -16,7 +16,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from pathlib import Path
-from typing import Final, Self
+from typing import Any, Final, Self
 
 from filelock import FileLock, Timeout
 from pydantic import BaseModel
@@ -29,6 +29,7 @@ from qguide.training.data.row_files import (
     has_no_end,
     is_json,
     lines_of,
+    regular,
     row_files,
     row_of,
     whole_lines,
@@ -63,6 +64,18 @@ class RunFolder:
     def lock(self) -> Path:
         """The file whose lock a job holds while it works in the folder."""
         return self.path / "run.lock"
+
+    def read_config(self) -> dict[str, Any]:
+        """The configuration as a job wrote it; empty if none did."""
+        if not self.config.exists():
+            return {}
+        try:
+            found = json.loads(regular(self.config).read_text(encoding="utf-8"))
+        except ValueError as error:
+            raise ConfigError(f"{self.config} is not JSON ({error}); name another run folder, or remove it") from error
+        if not isinstance(found, dict):
+            raise ConfigError(f"{self.config} is no JSON object; name another run folder, or remove it")
+        return found
 
 
 def is_main_process() -> bool:
@@ -149,11 +162,7 @@ def _holds_nothing(run: RunFolder) -> bool:
 
 
 def _refuse_other_config(run: RunFolder, resolved: Mapping[str, object], may_change: Set[str]) -> None:
-    try:
-        before = json.loads(run.config.read_text(encoding="utf-8"))
-    except json.JSONDecodeError as error:
-        raise ConfigError(f"{run.config} is not JSON ({error}); remove {run.path}") from error
-    differences = config_differences(before, resolved, may_change)
+    differences = config_differences(run.read_config(), resolved, may_change)
     if differences:
         raise ConfigError(
             f"the run in {run.path} was started under another configuration: "

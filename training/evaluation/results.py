@@ -149,15 +149,11 @@ class Played(NamedTuple):
         return None if row is None else row.reward
 
 
-def compare(
-    episodes: Mapping[Key, EpisodeRow], seeds: Sequence[int], *, method: MethodName = "q-guided"
-) -> list[Comparison]:
-    """Compare `method` with every other one on the tasks that both played."""
-    pairs = (
-        compare_pair(Played(method, episodes), Played(other, episodes), seeds)
-        for other in _methods_of(episodes)
-        if other != method
-    )
+def compare(episodes: Mapping[Key, EpisodeRow], seeds: Sequence[int]) -> list[Comparison]:
+    """Compare `q-guided` with every other method on the tasks that both played."""
+    guided = Played("q-guided", episodes)
+    others = (Played(other, episodes) for other in _methods_of(episodes) if other != guided.method)
+    pairs = (compare_pair(guided, other, seeds) for other in others)
     return [comparison for comparison in pairs if comparison is not None]
 
 

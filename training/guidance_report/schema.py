@@ -4,8 +4,8 @@ from typing import Literal
 
 from qguide.qnet.records import Row
 from qguide.qnet.types import ThresholdAction
+from qguide.training.evaluation.statistics import Interval
 
-Interval = tuple[float, float]
 Finding = Literal["helps", "harms", "unclear", "too_few"]
 
 

@@ -11,7 +11,6 @@ A hosted policy states no log-probabilities of replies that it has not drawn, so
 share of its draws that act as a candidate does. What was drawn before a kill is not drawn again.
 """
 
-import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Self
@@ -72,10 +71,7 @@ def chat_of_rows(path: Path, environment: str) -> ChatFormat:
 
 def _table_beside(rows: Path) -> Mapping[str, Any]:
     """The `[environment]` table of the run that wrote the rows; empty if there is none."""
-    config = (rows if rows.is_dir() else rows.parent) / "config.json"
-    if not config.is_file():
-        return {}
-    table = json.loads(config.read_text(encoding="utf-8")).get("environment")
+    table = RunFolder(rows if rows.is_dir() else rows.parent).read_config().get("environment")
     return table if isinstance(table, Mapping) else {}
 
 
@@ -160,8 +156,7 @@ def _write(
             "more candidates per state, or at a higher temperature, with `qguide groups`"
         )
     with rows_at_once(run.rows) as writer:
-        for episode in episodes:
-            writer.write(episode)
+        writer.write(*episodes)
     figures = choice_figures(episodes)
     with JsonlWriter(run.metrics) as metrics:
         spent = {"judge_usage": usage.model_dump()} if usage else {}

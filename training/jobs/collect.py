@@ -34,13 +34,13 @@ from qguide.training.environment import Expert, ExpertBuilder, GoldSuite, Task
 from qguide.training.evaluation.methods import Play, q_guided
 from qguide.training.rollouts.episode import Agent, AgentStep, Episode, derived_seed, first_reply, seeded
 from qguide.training.rollouts.harness import PlayableTask, Rollouts
-from qguide.training.rollouts.method import Method, Models, PlayConfig, Played, play_job
+from qguide.training.rollouts.method import Method, MethodConfig, Models, Played, play_job
 from qguide.training.rollouts.models import expert_builder
 from qguide.training.rollouts.rollout import EnvironmentCall, ModelRequest, RolloutTask
 from qguide.training.trajectory import text_reply
 
 
-class CollectConfig(PlayConfig):
+class CollectConfig(MethodConfig):
     """Configuration of `qguide collect`.
 
     Attributes:
@@ -216,7 +216,7 @@ class Collect(Method[CollectConfig]):
 run_collect = partial(play_job, Collect)
 
 
-def trajectory_of(task: Task, environment: str, episode: Episode, *, source: str = EXPERT) -> Trajectory:
+def trajectory_of(task: Task, environment: str, episode: Episode, *, source: str) -> Trajectory:
     """A played episode as a chat."""
     rewards, drawn = ([step.reward for step in episode.steps], [s.drawn for s in episode.steps])
     return Trajectory(
@@ -234,7 +234,7 @@ def trajectory_of(task: Task, environment: str, episode: Episode, *, source: str
     )
 
 
-def expert_agent(expert: Expert, *, mistakes: float = 0.0, seed: int = 0) -> Agent:
+def expert_agent(expert: Expert, *, mistakes: float, seed: int) -> Agent:
     """An agent that plays the expert's replies and asks no model."""
     rng = Random(seed)
 

@@ -24,13 +24,13 @@ from qguide.training.data.trajectories import best_trajectories
 from qguide.training.exploration.mcts import Mcts, SearchedTree, search_task
 from qguide.training.exploration.tree_expansion import Exploration, ExploredTree, explore_task
 from qguide.training.rollouts.harness import PlayableTask, Rollouts
-from qguide.training.rollouts.method import Method, Models, PlayConfig, Played, play_job
+from qguide.training.rollouts.method import Method, MethodConfig, Models, Played, play_job
 from qguide.training.rollouts.models import EMBEDDED
 from qguide.training.rollouts.policies import guide_actions
 from qguide.training.rollouts.rollout import RolloutTask
 
 
-class ExploreConfig(PlayConfig):
+class ExploreConfig(MethodConfig):
     """Configuration of `qguide explore`.
 
     Attributes:

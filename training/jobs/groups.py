@@ -29,7 +29,7 @@ from qguide.training.exploration.decision_groups import (
 from qguide.training.options import JobOptions
 from qguide.training.rollouts.episode import Agent, derived_seed, first_reply, seeded
 from qguide.training.rollouts.harness import PlayableTask, Rollouts
-from qguide.training.rollouts.method import Method, Models, PlayConfig, Played, play_job
+from qguide.training.rollouts.method import Method, MethodConfig, Models, Played, play_job
 from qguide.training.rollouts.models import EMBEDDED, expert_builder
 from qguide.training.rollouts.rollout import RolloutTask
 
@@ -61,7 +61,7 @@ class Continuation(JobOptions):
         return self
 
 
-class GroupsConfig(PlayConfig):
+class GroupsConfig(MethodConfig):
     """Configuration of `qguide groups`.
 
     Attributes:

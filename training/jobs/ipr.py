@@ -16,7 +16,6 @@ row. The scorer stays the same over iterations, and so do the expert's step rewa
 the runs of the iterations before.
 """
 
-import json
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import takewhile
@@ -33,14 +32,13 @@ from qguide.qnet.types import BatchPolicy, Scorer
 from qguide.training.algorithms.tree import EXPERT, Node, Tree
 from qguide.training.data.preferences import PreferenceRow, preference_row, scored_messages
 from qguide.training.data.records import node_row, step_from_row, tree_from_row
-from qguide.training.data.row_files import regular
 from qguide.training.data.runs import EXPLORED, RunFolder, finished_task_ids, read_rows, rows_at_once
 from qguide.training.data.trajectories import Trajectory, best_trajectories
 from qguide.training.exploration.contrast import Contrast, Contrasted, RewardModel, contrast_task
 from qguide.training.exploration.step_rewards import StepRewards
 from qguide.training.rollouts.harness import PlayableTask, Rollouts
 from qguide.training.rollouts.hosted import PREFIX, ROW_FIELDS, HostedPolicy, is_hosted
-from qguide.training.rollouts.method import Method, Models, PlayConfig, Played, hashes_of, play_job
+from qguide.training.rollouts.method import Method, MethodConfig, Models, Played, hashes_of, play_job
 from qguide.training.rollouts.models import EMBEDDED
 from qguide.training.rollouts.rollout import RolloutTask
 from qguide.training.trajectory import Step
@@ -49,7 +47,7 @@ PROCESS: Final = "process"
 """The column of step rewards."""
 
 
-class IprConfig(PlayConfig):
+class IprConfig(MethodConfig):
     """Configuration of `qguide ipr`.
 
     Attributes:
@@ -78,7 +76,7 @@ class IprConfig(PlayConfig):
     rewards: StepRewards = StepRewards()
 
     def models(self) -> dict[str, str]:
-        """See `PlayConfig`; iterations are compared by what scores, also where it is the agent."""
+        """See `MethodConfig`; iterations are compared by what scores, also where it is the agent."""
         return super().models() | {"scorer": self.scorer or self.policy}
 
 
@@ -98,7 +96,8 @@ def run_ipr(
 
 
 def _require_same_scorer(folder: Path, config: IprConfig, weights: Mapping[str, str]) -> None:
-    before = _config_in(folder)
+    if not (before := RunFolder(folder).read_config()):
+        raise ConfigError(f"{folder} has no config.json; name run folders of `qguide ipr` in earlier")
     now = config.model_dump(mode="json")
     hashes = ("scorer_sha256", "reward_model_sha256")
     old = _identity_of_scorer(before) | {name: before.get(name) for name in hashes}
@@ -110,17 +109,6 @@ def _require_same_scorer(folder: Path, config: IprConfig, weights: Mapping[str, 
                 "are comparable only by one scorer: use the same one, or leave the run out of "
                 "earlier"
             )
-
-
-def _config_in(folder: Path) -> dict[str, Any]:
-    path = RunFolder(folder).config
-    try:
-        config: dict[str, Any] = json.loads(regular(path).read_text(encoding="utf-8"))
-    except OSError as error:
-        raise ConfigError(f"{path}: {error.strerror}; name run folders of `qguide ipr` in earlier") from error
-    except ValueError as error:
-        raise ConfigError(f"{path} is not JSON ({error}); leave the run out of earlier") from error
-    return config
 
 
 def _identity_of_scorer(config: Mapping[str, Any]) -> dict[str, object]:
@@ -187,8 +175,7 @@ class Ipr(Method[IprConfig]):
         explored = sorted(rows, key=lambda row: row.task_id)
         pairs = [pair for row in explored for pair in pairs_of(row, tau=self.config.contrast.tau)]
         with rows_at_once(self.run.folder.rows) as writer:
-            for pair in pairs:
-                writer.write(pair)
+            writer.write(*pairs)
         return figures_of(explored, pairs)
 
 

@@ -17,11 +17,11 @@ from qguide.qnet.types import Candidate, Message, SampleRequest, Sampling
 from qguide.training.evaluation.paraphrased import ParaphraseRow
 from qguide.training.rollouts.episode import derived_seed
 from qguide.training.rollouts.harness import PlayableTask, Rollouts
-from qguide.training.rollouts.method import Method, Models, PlayConfig, Played, play_job
+from qguide.training.rollouts.method import Method, MethodConfig, Models, Played, play_job
 from qguide.training.rollouts.rollout import RolloutTask
 
 
-class ParaphraseConfig(PlayConfig):
+class ParaphraseConfig(MethodConfig):
     """Configuration of `qguide paraphrase`.
 
     Attributes:

@@ -13,24 +13,24 @@ The seed of a draw is derived from (seed, task, step, draw), so neither `paralle
 changes a row, and the draws of the two rules begin alike.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator, Sequence
 from functools import partial
 from statistics import fmean
 
 from qguide.qnet.records import TreeRow, rows_of
 from qguide.training.data.decision_groups import decisions_of, read_groups
 from qguide.training.data.preferences import PairSource, PreferenceRow, preference_row
-from qguide.training.data.runs import EXPLORED, RunFolder, rows_at_once
+from qguide.training.data.runs import EXPLORED, rows_at_once
 from qguide.training.exploration.decision_groups import decided_row
 from qguide.training.exploration.rising import THIRDS, Rising, explore_rising, extreme_pair, rising_shares, rollout_rows
 from qguide.training.exploration.step_rewards import StepRewards
 from qguide.training.rollouts.harness import PlayableTask, Rollouts
-from qguide.training.rollouts.method import Method, Models, PlayConfig, Played, play_job
+from qguide.training.rollouts.method import Method, MethodConfig, Models, Played, play_job
 from qguide.training.rollouts.models import EMBEDDED
 from qguide.training.rollouts.rollout import RolloutTask
 
 
-class RroConfig(PlayConfig):
+class RroConfig(MethodConfig):
     """Configuration of `qguide rro`.
 
     Attributes:
@@ -72,7 +72,13 @@ class Rro(Method[RroConfig]):
 
     def derive(self) -> dict[str, float]:
         """Write the pairs of all explored tasks; returns their figures, see `figures_of`."""
-        return _write_pairs(self.config, self.run.folder)
+        source: PairSource = "rising" if self.config.rising.stop == "rising" else "fixed"
+        explored = sorted(read_groups(self.run.folder.path / EXPLORED), key=lambda row: row.task_id)
+        pairs = [pair for row in explored for pair in pairs_of(row, source)]
+        with rows_at_once(self.run.folder.rows) as writer:
+            writer.write(*pairs)
+        mean_gap = {"mean_gap": sum(pair.gap for pair in pairs) / len(pairs)} if pairs else {}
+        return {"pairs": len(pairs), **mean_gap, **figures_of(explored)}
 
 
 run_rro = partial(play_job, Rro)
@@ -99,21 +105,7 @@ def pairs_of(row: TreeRow, source: PairSource) -> Iterator[PreferenceRow]:
             )
 
 
-def _write_pairs(config: RroConfig, folder: RunFolder) -> dict[str, float]:
-    """Write the pairs of all explored tasks; returns their figures."""
-    source: PairSource = "rising" if config.rising.stop == "rising" else "fixed"
-    explored = list(read_groups(folder.path / EXPLORED))
-    gaps: list[float] = []
-    with rows_at_once(folder.rows) as writer:
-        for row in sorted(explored, key=lambda row: row.task_id):
-            for pair in pairs_of(row, source):
-                writer.write(pair)
-                gaps.append(pair.gap)
-    mean_gap = {"mean_gap": sum(gaps) / len(gaps)} if gaps else {}
-    return {"pairs": len(gaps), **mean_gap, **figures_of(explored)}
-
-
-def figures_of(rows: Iterable[TreeRow]) -> dict[str, float]:
+def figures_of(rows: Sequence[TreeRow]) -> dict[str, float]:
     """Cost and trend of explored trajectories.
 
     Returns:
@@ -122,7 +114,6 @@ def figures_of(rows: Iterable[TreeRow]) -> dict[str, float]:
         `rising_middle`, `rising_final`: share of the trajectories' steps whose reward rises, by
         third (table 2); a third without steps has no figure.
     """
-    rows = list(rows)
     taken = [node for row in rows for node in row.nodes if node.taken]
     draws = sum(node.count for row in rows for node in row.nodes)
     figures: dict[str, float] = {"tasks": len(rows), "steps": len(taken), "draws": draws}

@@ -22,7 +22,6 @@ Groups should be drawn at temperature 1, as pi is meant. Greedy draws and draws 
 temperatures count as if they were (ours), which weighs likely candidates more.
 """
 
-import json
 from collections.abc import Sequence
 from pathlib import Path
 from statistics import fmean
@@ -153,8 +152,7 @@ def run_train_policy(config: TrainPolicyConfig) -> Manifest:
 
 def _require_own_groups(folder: Path, policy_sha256: str) -> None:
     """Refuse groups of another policy, whose draws say nothing of this one's probabilities."""
-    path = RunFolder(folder).config
-    drawn_by = json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
+    drawn_by = RunFolder(folder).read_config()
     if drawn_by.get("policy_sha256") not in (None, "", policy_sha256):
         raise ConfigError(
             f"the groups in {folder} were drawn by {drawn_by['policy']}, which has other weights "

@@ -22,6 +22,8 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
+from qguide.training.evaluation.statistics import Interval
+
 FEWEST_UNITS: Final = 20
 """Units below which chance has such a correlation too often: of two tasks in every fourth case."""
 FEWEST_EPISODES: Final = 40
@@ -30,7 +32,6 @@ _ERRORS: Final = 3.0
 _ERRORS_OF_LEAD: Final = 1.96
 
 Floats = NDArray[np.float64]
-Interval = tuple[float, float]
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,7 +20,7 @@ from typing import Final
 import numpy as np
 
 from qguide.training.algorithms.posterior_temperature import FEWEST_DECISIONS, TauFit, ValuedDecision, fit_tau
-from qguide.training.evaluation.statistics import bootstrap_interval, clustered_mean_interval
+from qguide.training.evaluation.statistics import Interval, bootstrap_interval, clustered_mean_interval
 
 RESAMPLES: Final = 2_000
 OWN: Final = ("draw", "votes", "greedy")
@@ -32,8 +32,6 @@ PRIOR: Final = "prior"
 FEWEST_TASKS: Final = 10
 """Tasks below which an interval by task says little, and chance is licensed too often."""
 _SEED: Final = 0
-
-Interval = tuple[float, float]
 
 
 @dataclass(frozen=True, slots=True)

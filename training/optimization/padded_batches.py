@@ -7,7 +7,7 @@ needed. Lengths are not inferred from pad ids.
 from collections.abc import Callable, Sequence, Sized
 from dataclasses import dataclass
 from random import Random
-from typing import TypeVar
+from typing import Final, TypeVar
 
 import torch
 from torch import Tensor
@@ -17,6 +17,8 @@ from qguide.training.optimization.options import Optimization
 Epoch = list[list[list[int]]]
 """Training steps of one epoch: numbers of rows, by micro-batch."""
 Row = TypeVar("Row", bound=Sized)
+_NOISE: Final = 0.1
+"""Share by which lengths are told wrong, so that micro-batches differ between epochs."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,15 +76,13 @@ def plan_lengths(
     return epochs
 
 
-def plan_steps(
-    lengths: Sequence[int], *, batch_tokens: int, micro_batch_tokens: int, rng: Random, noise: float = 0.1
-) -> Epoch:
+def plan_steps(lengths: Sequence[int], *, batch_tokens: int, micro_batch_tokens: int, rng: Random) -> Epoch:
     """Indices of each step's micro-batches for one epoch, every index once.
 
     Sequences of similar length share a micro-batch, with some noise so that epochs differ. The
     micro-batches are shuffled into steps of at least `batch_tokens`, apart from the last.
     """
-    order = sorted(range(len(lengths)), key=lambda i: lengths[i] * rng.uniform(1 - noise, 1 + noise))
+    order = sorted(range(len(lengths)), key=lambda i: lengths[i] * rng.uniform(1 - _NOISE, 1 + _NOISE))
     micro_batches: list[list[int]] = []
     current: list[int] = []
     for index in order:

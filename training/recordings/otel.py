@@ -27,9 +27,9 @@ from qguide.training.recordings.otel_spans import AGENT, CONVERSATION, Fragment,
 
 @dataclass(slots=True)
 class _Request:
-    """One request to a model, put together from its fragments."""
+    """One request to a model, put together from its fragments; `file` is its number among the paths."""
 
-    path: Path
+    file: int
     line: int
     time_ns: int
     asked: list[Message]
@@ -61,14 +61,14 @@ def read_spans(
             "--reward-key gen_ai.evaluation.score.value, or give --default-reward"
         )
     with tempfile.TemporaryFile("w+b") as spool:
-        conversations = _Conversations(spool, fields)
-        for path in paths:
+        conversations = _Conversations(spool, fields, paths)
+        for number, path in enumerate(paths):
             for value in read_values(path, on_bytes=on_bytes):
                 try:
                     if value.flaw:
                         raise RecordError(value.flaw)
                     for fragment in translated(fragments, value.value):
-                        conversations.add(fragment, path, value.line)
+                        conversations.add(fragment, number, value.line)
                 except RecordError as error:
                     yield BadRecord(path, value.line, str(error))
         yield from conversations.episodes()
@@ -77,19 +77,17 @@ def read_spans(
 class _Conversations:
     """Fragments of requests by conversation; their messages wait in a file, not in memory."""
 
-    def __init__(self, spool: IO[bytes], fields: Fields) -> None:
+    def __init__(self, spool: IO[bytes], fields: Fields, paths: Sequence[Path]) -> None:
         self._spool = spool
         self._fields = fields
-        self._paths: list[Path] = []
+        self._paths = paths
         self._offsets: dict[tuple[str, str], array[int]] = {}
         self._id_of_span: dict[tuple[str, str], str] = {}
         self._stated: dict[str, _Stated] = defaultdict(_Stated)
         self._unnamed = count()
 
-    def add(self, fragment: Fragment, path: Path, line: int) -> None:
+    def add(self, fragment: Fragment, file: int, line: int) -> None:
         """Keep what a fragment says."""
-        if path not in self._paths:
-            self._paths.append(path)
         key = (fragment.trace, fragment.span or f"unnamed-{next(self._unnamed)}")
         said = fragment.attributes.get(CONVERSATION)
         if isinstance(said, str) and said:
@@ -97,7 +95,7 @@ class _Conversations:
         self._note(fragment, self._id_of_span.get(key, ""))
         if fragment.asked or fragment.answered or fragment.flaw:
             self._offsets.setdefault(key, array("Q")).append(self._spool.seek(0, 2))
-            self._spool.write(_packed(fragment, self._paths.index(path), line))
+            self._spool.write(_packed(fragment, file, line))
 
     def _note(self, fragment: Fragment, conversation: str) -> None:
         """Note a reward or a task id for the conversation, or else for the whole trace."""
@@ -123,8 +121,8 @@ class _Conversations:
             try:
                 yield self._episode(requests, [name, *sorted(traces - {name})])
             except RecordError as error:
-                first = min(requests, key=lambda r: (self._paths.index(r.path), r.line))
-                yield BadRecord(first.path, first.line, f"its conversation: {error}")
+                first = min(requests, key=lambda r: (r.file, r.line))
+                yield BadRecord(self._paths[first.file], first.line, f"its conversation: {error}")
         if groups and not any(one.task_ids for one in self._stated.values()):
             require_a_task(self._fields)
 
@@ -134,7 +132,7 @@ class _Conversations:
             self._spool.seek(offset)
             parts.append(json.loads(self._spool.readline()))
         parts.sort(key=lambda part: part["time_ns"])
-        request = _Request(self._paths[parts[0]["path"]], parts[0]["line"], parts[0]["time_ns"], [], [])
+        request = _Request(parts[0]["file"], parts[0]["line"], parts[0]["time_ns"], [], [])
         for part in parts:
             asked, answered = (_unpacked(part[name]) for name in ("asked", "answered"))
             # The same messages may be on the span and in an event of its details.
@@ -186,10 +184,10 @@ def _whole(requests: Sequence[_Request]) -> History:
     return whole
 
 
-def _packed(fragment: Fragment, path: int, line: int) -> bytes:
+def _packed(fragment: Fragment, file: int, line: int) -> bytes:
     agent = fragment.attributes.get(AGENT)
     row = {
-        "path": path,
+        "file": file,
         "line": line,
         "time_ns": fragment.time_ns,
         "asked": [one.model_dump() for one in rows_of(fragment.asked)],

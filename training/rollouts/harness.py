@@ -23,6 +23,7 @@ from rich.console import Console
 
 from qguide.qnet.errors import ConfigError, EnvironmentFailureError, QGuideError
 from qguide.qnet.types import BatchPolicy, Scorer
+from qguide.training.data.row_files import ROWS
 from qguide.training.data.runs import JsonlWriter, RunFolder, finished_task_ids, open_run
 from qguide.training.environment import Branching, Environment, EnvironmentBundle, Task
 from qguide.training.environments.branches import BranchingChoice, SnapshotBranches, choose_branching
@@ -153,7 +154,7 @@ class Rollouts:
         policy: JobPolicy | None = None,
         scorer: Scorer | None = None,
         finished: Set[str] | None = None,
-        rows: str = "rows.jsonl",
+        rows: str = ROWS,
         rows_per_task: int = 1,
         rows_written: int | None = None,
         as_agent: bool = True,

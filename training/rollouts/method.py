@@ -13,24 +13,23 @@ from collections.abc import Mapping, Sequence, Set
 from contextlib import closing
 from dataclasses import dataclass
 from time import monotonic
-from typing import ClassVar, Final, Generic, TypeVar
+from typing import ClassVar, Generic, TypeVar
 
 from pydantic import BaseModel
 from rich.console import Console
 
 from qguide.qnet.types import BatchPolicy, Scorer
+from qguide.training.data.row_files import ROWS
 from qguide.training.rollouts.harness import PlayableTask, RolloutConfig, Rollouts, open_rollouts
 from qguide.training.rollouts.hosted import HostedPolicy
 from qguide.training.rollouts.models import sha256_of_policy, sha256_of_q_model
 from qguide.training.rollouts.policies import JobPolicy, with_rollouts
 from qguide.training.rollouts.rollout import RolloutTask, Timings, TimingsRequest
 
-ROWS: Final = "rows.jsonl"
-
-Config = TypeVar("Config", bound="PlayConfig")
+Config = TypeVar("Config", bound="MethodConfig")
 
 
-class PlayConfig(RolloutConfig):
+class MethodConfig(RolloutConfig):
     """Configuration of a job that plays for data.
 
     The first of `policy_fields` draws, and the second, where it is named, plays roll-outs in its
@@ -181,7 +180,7 @@ def play_job(
             return spent | derived
 
 
-def hashes_of(config: PlayConfig, given: Models) -> dict[str, str]:
+def hashes_of(config: MethodConfig, given: Models) -> dict[str, str]:
     """Hashes of the named models' weights for `config.json`; "" for none and for given ones."""
     own = dict(zip(config.policy_fields, (given.policy, given.rollouts), strict=False))
     hashes: dict[str, str] = {}
@@ -194,7 +193,7 @@ def hashes_of(config: PlayConfig, given: Models) -> dict[str, str]:
     return hashes
 
 
-def _build(config: PlayConfig, run: Rollouts, given: Models, *, as_agent: bool) -> Models:
+def _build(config: MethodConfig, run: Rollouts, given: Models, *, as_agent: bool) -> Models:
     def policy(number: int) -> BatchPolicy | HostedPolicy | None:
         fields = config.policy_fields
         name = getattr(config, fields[number]) if number < len(fields) else ""

@@ -85,11 +85,7 @@ def file_suite(tasks: Path, databases: Path, options: EpisodeOptions) -> SqlSuit
             f"databases = {databases}: {len(missing)} of {len(paths)} files are missing, the "
             f"first is {missing[0]}; name the folder of the unpacked SQLite files"
         )
-
-    def opener(task: SqlTask) -> OpenDatabase:
-        return partial(open_file, paths[task.database], task.database)
-
-    return SqlSuite(tasks.stem, read, opener, options)
+    return SqlSuite(tasks.stem, read, lambda task: partial(open_file, paths[task.database], task.database), options)
 
 
 def mariadb_suite(tasks: Path, dsn: str, options: EpisodeOptions) -> SqlSuite:
@@ -100,22 +96,16 @@ def mariadb_suite(tasks: Path, dsn: str, options: EpisodeOptions) -> SqlSuite:
 
     read = read_tasks(tasks)
     require_reader(dsn, [task.database for task in read])
-
-    def opener(task: SqlTask) -> OpenDatabase:
-        return partial(MariaDatabase, dsn, task.database)
-
-    return SqlSuite(tasks.stem, read, opener, options)
+    return SqlSuite(tasks.stem, read, lambda task: partial(MariaDatabase, dsn, task.database), options)
 
 
 def generated_suite(first_seed: int, count: int, options: EpisodeOptions) -> SqlSuite:
     """Generated tasks, each over a library of its own."""
     seeds = {generated_task(seed).id: seed for seed in range(first_seed, first_seed + count)}
     tasks = [generated_task(seed) for seed in seeds.values()]
-
-    def opener(task: SqlTask) -> OpenDatabase:
-        return partial(open_script, library_script(seeds[task.id]), DATABASE)
-
-    return SqlSuite("generated", tasks, opener, options)
+    return SqlSuite(
+        "generated", tasks, lambda task: partial(open_script, library_script(seeds[task.id]), DATABASE), options
+    )
 
 
 _FENCE: Final = re.compile(r"```(?:sql)?[ \t]*\n?(.*?)```", re.I | re.S)

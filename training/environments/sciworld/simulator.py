@@ -10,10 +10,10 @@ import contextlib
 import importlib.util
 import shutil
 import threading
-from collections.abc import Callable
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final, TypeVar
+from typing import Any, Final
 
 from qguide.qnet.errors import ConfigError, EnvironmentFailureError
 from qguide.qnet.packages import install
@@ -32,8 +32,6 @@ JAVA_OPTIONS: Final = (
     "-XX:+UnlockExperimentalVMOptions",
     "-XX:hashCode=2",
 )
-
-T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,48 +110,41 @@ class Simulator:
 
     def open_world(self) -> Any:
         """A simulated world of its own, to be loaded and closed."""
-        return self._ask(lambda: self._gateway.jvm.scienceworld.runtime.pythonapi.PythonInterface())
+        with self._asking():
+            return self._gateway.jvm.scienceworld.runtime.pythonapi.PythonInterface()
 
     def load(self, world: Any, task: str, variation: int) -> str:
         """Start a variation of a task: its description and what is seen first."""
-
-        def start() -> str:
+        with self._asking():
             world.load(task, variation, SIMPLIFICATIONS, False)
             description, seen = world.getTaskDescription(), world.step("look around")
-            if seen.startswith("ERROR"):
-                raise EnvironmentFailureError(f"ScienceWorld has no variation {variation} of {task!r}; it says: {seen}")
-            return f"{description.strip()}\n\n{seen.strip()}"
-
-        return self._ask(start)
+        if seen.startswith("ERROR"):
+            raise EnvironmentFailureError(f"ScienceWorld has no variation {variation} of {task!r}; it says: {seen}")
+        return f"{description.strip()}\n\n{seen.strip()}"
 
     def gold_actions(self, world: Any, task: str, variation: int) -> list[str]:
         """The simulator's own solution of a variation."""
-
-        def solve() -> list[str]:
+        with self._asking():
             world.load(task, variation, SIMPLIFICATIONS, True)
             return [str(action) for action in world.getGoldActionSequence()]
 
-        return self._ask(solve)
-
     def step(self, world: Any, action: str) -> Answer:
         """Take one action."""
-
-        def act() -> Answer:
+        with self._asking():
             observation = str(world.step(action)).strip()
             return Answer(observation, float(world.getScore()), bool(world.getCompleted()))
 
-        return self._ask(act)
-
     def close_world(self, world: Any) -> None:
         """Let the process forget a world; one that is gone is not missed."""
-        with contextlib.suppress(EnvironmentFailureError):
-            self._ask(lambda: self._gateway.detach(world))
+        with contextlib.suppress(EnvironmentFailureError), self._asking():
+            self._gateway.detach(world)
 
-    def _ask(self, request: Callable[[], T]) -> T:
+    @contextlib.contextmanager
+    def _asking(self) -> Iterator[None]:
         """One request at a time, because the simulator is not written for several."""
         with self._lock:
             try:
-                return request()
+                yield
             except (self._failure, OSError) as error:
                 first_line = str(error).splitlines()[0]
                 if not isinstance(error, OSError) and self.alive:

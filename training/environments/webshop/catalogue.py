@@ -1,7 +1,7 @@
 """Products of a shop, and the goals of its customers."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from qguide.training.environment import Task
 from qguide.training.environments.support.bm25 import Bm25Ranking
@@ -62,19 +62,14 @@ class Goal:
     price_limit: float
 
 
-@dataclass(frozen=True, slots=True)
 class Catalogue:
     """The products of a shop, which can be searched."""
 
-    products: Sequence[Product]
-    by_id: Mapping[str, Product] = field(init=False)
-    _ranking: Bm25Ranking = field(init=False)
-
-    def __post_init__(self) -> None:
-        """Index the products."""
-        object.__setattr__(self, "by_id", {product.id: product for product in self.products})
-        texts = [" ".join((p.name, p.query, p.kind, *p.category, *p.features, p.description)) for p in self.products]
-        object.__setattr__(self, "_ranking", Bm25Ranking(texts))
+    def __init__(self, products: Sequence[Product]) -> None:
+        self.products = products
+        self.by_id = {product.id: product for product in products}
+        texts = [" ".join((p.name, p.query, p.kind, *p.category, *p.features, p.description)) for p in products]
+        self._ranking = Bm25Ranking(texts)
 
     def search(self, query: str) -> list[Product]:
         """The best 50 products for a query, by BM25 of all their texts."""

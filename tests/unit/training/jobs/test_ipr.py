@@ -306,7 +306,7 @@ def test_a_hosted_scorer_stays_the_same_on_another_server(expert: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("content", "message"), [(None, "No such file.*name run folders of `qguide ipr` in earlier"), ("{", "is not JSON")]
+    ("content", "message"), [(None, "has no config.json; name run folders of `qguide ipr`"), ("{", "is not JSON")]
 )
 def test_an_earlier_folder_that_is_no_run_is_refused(
     expert: Path, tmp_path: Path, content: str | None, message: str
