@@ -20,7 +20,7 @@ from qguide.qnet.models.feature_q import save_feature_q
 from qguide.qnet.models.manifest import Manifest, PriorSection
 from qguide.training.data.runs import open_run
 from qguide.training.learning.advantage import Options
-from qguide.training.learning.episodes import Episode, HeldBack
+from qguide.training.learning.episodes import Episode, HeldBack, played_of
 from qguide.training.learning.learner import Learned, judged_by, learn
 from qguide.training.learning.sources import read_learnable
 from qguide.training.licence.credit import FEWEST_EPISODES, FEWEST_UNITS
@@ -39,7 +39,8 @@ class LearnConfig(Reading):
     Attributes:
         source: recordings in a format that `qguide import` reads, folders of them, and run folders
             of trajectories, trees or decision groups. Each path of a tree to a leaf is an episode;
-            each candidate of a decision group is one, with the mean outcome of playing on.
+            each candidate of a decision group is a way to end one, with the mean outcome of playing
+            on.
         output: the folder to write.
         name: the name that the Q model is served under.
         environment: name of the environment, for recordings that name none.
@@ -127,7 +128,7 @@ def _manifest(config: LearnConfig, learned: Learned, episodes: list[Episode], he
         prior=PriorSection(tau=learned.weights.tau, greedy_weight=learned.weights.greedy),
         licence=licence_of(learned.evidence, learned.credit, held_back=held_back),
         metrics={
-            "episodes": len(episodes),
+            "episodes": len(set(played_of(episodes))),
             "tasks": len({episode.task for episode in episodes}),
             "steps": sum(len(episode.actions) for episode in episodes),
             "mean_reward": sum(rewards) / len(rewards),

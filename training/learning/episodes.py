@@ -21,6 +21,7 @@ class Episode:
         drawn: the agent's different candidates before each action, none where they are unknown;
             empty if all are.
         rewards: outcome if the episode had ended after each action; empty if unknown.
+        part_of: name of the played episode whose candidate this is; "" if it was played by itself.
     """
 
     task: str
@@ -29,6 +30,7 @@ class Episode:
     reward: float
     drawn: tuple[tuple[Drawn, ...], ...] = ()
     rewards: tuple[float, ...] = ()
+    part_of: str = ""
 
     @property
     def earned(self) -> tuple[float, ...]:
@@ -59,6 +61,11 @@ HeldBack = Literal["tasks", "episodes"]
 """Units that are held back together: all episodes of a task, or each episode by itself."""
 
 
+def played_of(episodes: Sequence[Episode]) -> list[str]:
+    """Name of the played episode that each one is, or is a candidate of."""
+    return [episode.part_of or str(number) for number, episode in enumerate(episodes)]
+
+
 def units_of(episodes: Sequence[Episode], held_back: HeldBack) -> list[str]:
     """Name of the unit that each episode is held back with.
 
@@ -67,7 +74,7 @@ def units_of(episodes: Sequence[Episode], held_back: HeldBack) -> list[str]:
     """
     if held_back == "tasks":
         return [episode.task for episode in episodes]
-    return [str(number) for number in range(len(episodes))]
+    return played_of(episodes)
 
 
 def folds_of(units: Sequence[str], *, most: int = 5) -> list[int]:

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from qguide.qnet.features.hashing import Hasher
 from qguide.qnet.models.feature_q import FeatureQ, feature_q_of
 from qguide.training.learning.advantage import Fit, Options, Steps, fit, steps_of
-from qguide.training.learning.episodes import Episode, HeldBack, folds_of, units_of
+from qguide.training.learning.episodes import Episode, HeldBack, folds_of, played_of, units_of
 from qguide.training.learning.preferences import (
     Weights,
     choices_of,
@@ -134,7 +134,8 @@ class _Assessor:
         # Q has to add to what the agent's own preferences tell together, not to each alone.
         both = np.where(np.isnan(self._greedy), np.nan, prior)
         own = {"votes": self._votes, "greedy": self._greedy, PRIOR: both}
-        return credit_of(preferred, self._surprises, self._steps.units, own, episodes=len(self._episodes))
+        episodes = len(set(played_of(self._episodes)))
+        return credit_of(preferred, self._surprises, self._steps.units, own, episodes=episodes)
 
 
 def _model(found: Fit, steps: Steps, hasher: Hasher) -> FeatureQ:

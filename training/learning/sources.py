@@ -1,7 +1,7 @@
 """Episodes to learn from: run folders of trajectories, trees and decision groups, and recordings.
 
-Each candidate of a decision group is an episode of one action, which ends with the mean outcome of
-playing on from there.
+Each candidate of a decision group is learned from as an episode of one action, which ends with the
+mean outcome of playing on from there. All of a played episode count as one where episodes are counted.
 """
 
 from collections.abc import Iterator, Sequence
@@ -60,16 +60,16 @@ def read_states(sources: Sequence[Path]) -> list[tuple[str, History]]:
 
 def _read(source: Path, fields: Fields, format_: str | None, *, skip_bad: bool) -> Iterator[Episode | Trajectory]:
     if RunFolder(source).rows.exists() and holds_groups(source):
-        for row in read_groups(source):
-            yield from _candidates(row)
+        for number, row in enumerate(read_groups(source)):
+            yield from _candidates(row, f"{source}:{number}")
         return
     found = read_source(source, fields, format_=format_)
     yield from found_episodes(found, skip_bad=skip_bad)
 
 
-def _candidates(row: TreeRow) -> Iterator[Episode]:
+def _candidates(row: TreeRow, played: str) -> Iterator[Episode]:
     for decision in decisions_of(row):
         drawn = tuple(Drawn(node.message, node.count, greedy=node.greedy) for node in decision.candidates)
         for node in decision.candidates:
             outcome = fmean(rollout.outcome_reward for rollout in node.rollouts)
-            yield Episode(row.task_id, (decision.history,), (node.message,), outcome, (drawn,))
+            yield Episode(row.task_id, (decision.history,), (node.message,), outcome, (drawn,), part_of=played)

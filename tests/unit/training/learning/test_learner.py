@@ -7,8 +7,9 @@ import pytest
 from qguide.qnet.features.hashing import Hasher
 from qguide.qnet.types import History, Message
 from qguide.training.learning.advantage import PENALTIES, Options, fit, steps_of, trace_returns
-from qguide.training.learning.episodes import Episode, folds_of
+from qguide.training.learning.episodes import Episode, HeldBack, folds_of
 from qguide.training.learning.learner import judged_by, learn
+from qguide.training.licence.evidence import evidence_of
 from qguide.training.licence.verdict import licence_of
 from qguide.training.trajectory import Drawn
 
@@ -112,6 +113,19 @@ def test_held_back_episodes_judge_what_a_task_that_comes_again_teaches() -> None
 
     assert licence.granted
     assert "of 200 held-back episodes" in licence.reason
+
+
+@pytest.mark.parametrize("held_back", ["tasks", "episodes"])
+def test_candidates_of_a_played_episode_are_judged_together_and_count_once(held_back: HeldBack) -> None:
+    """Two candidates in each of 39 played episodes."""
+    tried = [replace(e, part_of=f"groups:{number // 2}") for number, e in enumerate(episodes(78))]
+
+    credit = learn(tried, Options(held_back=held_back), Hasher(b"salt")).credit
+
+    assert credit.episodes == 39
+    assert credit.units == (78 if held_back == "tasks" else 39)
+    assert "and 40 episodes" in licence_of(evidence_of([]), credit).reason
+    assert not credit.licensed
 
 
 def test_episodes_are_held_back_where_tasks_are_too_few() -> None:
