@@ -27,7 +27,8 @@ def load_learner(path: str) -> Learner:
     return learner
 
 
-def _numbers(text: str) -> list[int]:
+def numbers(text: str) -> list[int]:
+    """The numbers of an option, which commas part."""
     return [int(part) for part in text.split(",") if part]
 
 
@@ -52,14 +53,14 @@ def main(
     output.mkdir(parents=True, exist_ok=True)
     built, results = load_learner(learner), list[Result]()
     for name in environments or STRANGERS:
-        for world in _numbers(worlds):
+        for world in numbers(worlds):
             measured = Measurement(EVERY[name], world, new, oracle, told=told)
             start = process_time()
             results += measured.baselines()
-            for recording in _numbers(recordings):
-                if sizes := _numbers(episodes):
+            for recording in numbers(recordings):
+                if sizes := numbers(episodes):
                     results += measured.learned(built, recording, sizes)
-                for size in _numbers(rounds):
+                for size in numbers(rounds):
                     results += measured.in_rounds(built, recording, size)
             rows = [result.row() for result in results]
             (output / "results.json").write_text(json.dumps(rows, indent=1) + "\n")

@@ -12,10 +12,11 @@ from qguide.training.licence.verdict import licence_of
 
 
 class LicensedScorer(FeatureScorer):
-    """The scorer with the temperature of its posterior and its licence."""
+    """The scorer with the temperature of its posterior, its licence and the evidence for it."""
 
     def __init__(self, learned: Learned) -> None:
         super().__init__("features", learned.model)
+        self.learned = learned
         self.tau = learned.weights.tau
         self.greedy_weight = learned.weights.greedy
         self.licence = licence_of(learned.evidence, learned.credit)

@@ -130,8 +130,8 @@ class Measurement:
     def baselines(self) -> Iterator[Result]:
         """The choosers that do not learn."""
         for chooser in BASELINES:
-            yield self._new(chooser, self.new_episodes)
-        yield self._new("oracle", self.oracle_episodes)
+            yield self.play_new(chooser, self.new_episodes)
+        yield self.play_new("oracle", self.oracle_episodes)
 
     def learned(self, learner: Learner, recording: int, sizes: Sequence[int]) -> Iterator[Result]:
         """The learner after each number of episodes of one recording."""
@@ -176,11 +176,11 @@ class Measurement:
         start = process_time()
         scorer = learner.fit(rows)
         fitted = Fitted(scorer, recording, len(rows), rounds, process_time() - start)
-        yield self._new("q", self.new_episodes, fitted)
+        yield self.play_new("q", self.new_episodes, fitted)
         if fitted.tau is not None:
-            yield self._new("posterior", self.new_episodes, fitted)
+            yield self.play_new("posterior", self.new_episodes, fitted)
 
-    def _new(self, chooser: Chooser, least: int, fitted: Fitted | None = None) -> Result:
+    def play_new(self, chooser: Chooser, least: int, fitted: Fitted | None = None) -> Result:
         """Play the new tasks, all of them equally often."""
         fitted = fitted or Fitted()
         suite = self.stranger.suite(new=True, world=self.world)

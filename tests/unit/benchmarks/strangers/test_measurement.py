@@ -9,6 +9,7 @@ from types import SimpleNamespace
 import pytest
 from typer.testing import CliRunner
 
+from benchmarks.strangers import licences
 from benchmarks.strangers.__main__ import app
 from benchmarks.strangers.catalogue import STRANGERS
 from benchmarks.strangers.choosers import distinct
@@ -112,6 +113,36 @@ def test_results_are_written_as_json_and_as_a_table(tmp_path: Path) -> None:
     assert "| q | 12 in 3 rounds | " in table
     oracle = next(line for line in table.splitlines() if line.startswith("| oracle"))
     assert oracle.split(" | ")[5] == "100%"
+
+
+def test_outcomes_are_dealt_anew_to_the_episodes_of_a_recording() -> None:
+    rows = Measurement(STRANGERS["crafting"]).record(0, 20)
+    dealt = [licences.shuffled(rows, shuffle) for shuffle in (0, 0, 1)]
+    assert dealt[0] == dealt[1] != dealt[2]
+    assert [row.messages for row in dealt[0]] == [row.messages for row in rows]
+    assert sorted(row.reward for row in dealt[0]) == sorted(row.reward for row in rows)
+    assert {row.earned for row in dealt[0]} == {()}
+
+
+def test_licences_are_counted_where_fits_are_played_and_where_outcomes_are_shuffled(tmp_path: Path) -> None:
+    options = ["errands", "--episodes=10,80", "--recordings=0", "--new=24", "--output", str(tmp_path)]
+    played = CliRunner().invoke(licences.app, options)
+    assert played.exit_code == 0, played.output
+    rows = (tmp_path / "rows.jsonl").read_text()
+    both = CliRunner().invoke(licences.app, [*options, "--shuffles=2"])
+    assert both.exit_code == 0, both.output
+    assert (tmp_path / "rows.jsonl").read_text().startswith(rows)  # a second run goes on behind the first
+    fits = [licences.Fit.model_validate_json(row) for row in (tmp_path / "rows.jsonl").read_text().splitlines()]
+    assert [(fit.episodes, fit.shuffle) for fit in fits[:2]] == [(10, None), (80, None)]
+    assert sorted((fit.episodes, fit.shuffle) for fit in fits[2:]) == [(10, 0), (10, 1), (80, 0), (80, 1)]
+    assert [fit.reward is None for fit in fits] == [False] * 2 + [True] * 4
+    assert all(fit.credit_errors is None for fit in fits if fit.episodes == 10)
+    right = sum(bool(fit.right) for fit in fits)
+    table = (tmp_path / "licences.md").read_text().splitlines()
+    assert table[0] == f"| | right, of {right} | wrong, of {2 - right} | shuffled, of 4 |"
+    assert "| a licence, 10 episodes | 0 | 0 | 0 |" in table
+    other = CliRunner().invoke(licences.app, [*options, "--new=48"])
+    assert "new was 24 and is 48" in str(other.exception)
 
 
 @pytest.mark.parametrize(("reward", "share"), [(0.2, 0.0), (0.6, 1.0), (0.4, 0.5), (0.1, -0.25)])
