@@ -64,7 +64,8 @@ class Licence(BaseModel, frozen=True, extra="forbid"):
         choosers: `draw`, `votes` and, where it is known, `greedy` are the agent's own choices; `q`,
             `posterior` and `oracle`.
         own: the best of the agent's own choices; "" where none is judged.
-        gain: outcome of the posterior minus that of `own`, with its 95 % interval by task.
+        gain: outcome of the posterior minus that of `own`, with its interval by task: three
+            standard errors over `draw`, 95 % over the others.
         ceiling: share of pairs on whose order two halves of the outcomes agree.
         credit: correlation of the advantages of recorded actions with what was earned beyond
             expectation, with its interval of three standard errors by task and the number of tasks;

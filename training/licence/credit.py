@@ -28,8 +28,10 @@ FEWEST_UNITS: Final = 20
 """Units below which chance has such a correlation too often: of two tasks in every fourth case."""
 FEWEST_EPISODES: Final = 40
 """Likewise: of 25 episodes, a handful makes the correlation and its error."""
-_ERRORS: Final = 3.0
-_ERRORS_OF_LEAD: Final = 1.96
+ERRORS: Final = 3.0
+"""Standard errors above chance that a licence takes."""
+ERRORS_OF_LEAD: Final = 1.96
+"""The same above each of the agent's own preferences."""
 
 Floats = NDArray[np.float64]
 
@@ -99,7 +101,7 @@ def credit_of(
     """
     names, of = np.unique(np.asarray(units), return_inverse=True)
     products = (advantages * surprises, advantages**2, surprises**2)
-    correlation, interval = _by_unit(_correlation, of, products, errors=_ERRORS)
+    correlation, interval = _by_unit(_correlation, of, products, errors=ERRORS)
     leads = {
         name: _lead(advantages, preferred, surprises, of)
         for name, preferred in (own or {}).items()
@@ -115,7 +117,7 @@ def _lead(advantages: Floats, preferred: Floats, surprises: Floats, of: NDArray[
         _difference,
         np.unique(of[known], return_inverse=True)[1],
         (ours * earned, ours**2, theirs * earned, theirs**2, earned**2),
-        errors=_ERRORS_OF_LEAD,
+        errors=ERRORS_OF_LEAD,
     )
     return Lead(difference, interval, int(known.sum()))
 

@@ -4,9 +4,9 @@
 
 The agent's own choices are one draw, the candidate that was drawn most often, and, where recordings
 tell which it is, the greedy reply, and both of these together as the posterior weighs them. A
-licence is granted if the 95 % interval, by task, of posterior − own choice lies above 0 for each of
-them. The posterior's weights are fitted on other tasks, so that the fit is not assessed by the
-decisions that it was chosen on.
+licence is granted if posterior − own choice is above 0 for each of them, by as many standard errors
+by task as credit has to be: three over a draw, two over the others. The posterior's weights are
+fitted on other tasks, so that the fit is not assessed by the decisions that it was chosen on.
 """
 
 import math
@@ -21,6 +21,7 @@ import numpy as np
 
 from qguide.training.algorithms.posterior_temperature import FEWEST_DECISIONS, TauFit, ValuedDecision, fit_tau
 from qguide.training.evaluation.statistics import Interval, bootstrap_interval, clustered_mean_interval
+from qguide.training.licence.credit import ERRORS, ERRORS_OF_LEAD
 
 RESAMPLES: Final = 2_000
 OWN: Final = ("draw", "votes", "greedy")
@@ -99,7 +100,8 @@ class Evidence:
         choosers: figures of `draw`, `votes`, `greedy` where enough decisions tell it, `q`,
             `posterior` and `oracle`, in this order.
         own: the one of the agent's own choices over which the gain is least certain.
-        gain: outcome of the posterior minus that of `own`, and its interval.
+        gain: outcome of the posterior minus that of `own`, and its interval: three standard errors
+            to either side over a draw, 95 % over the others.
         ceiling: agreement of the labels with themselves: share of pairs that one half of the
             outcomes orders as the other half does; None where candidates were seen once.
         tau: the fit on all decisions.
@@ -156,7 +158,9 @@ def evidence_of(decisions: Iterable[HeldBackDecision], *, tau: float | None = No
         for name in (*OWN, PRIOR)
         if name in outcomes
     }
-    intervals = {name: _interval(gain) for name, gain in gains.items()}
+    intervals = {
+        name: _gain_interval(gain, errors=ERRORS if name == "draw" else ERRORS_OF_LEAD) for name, gain in gains.items()
+    }
     # The hardest to beat, because a licence needs a gain over each of them.
     own = min(intervals, key=lambda name: intervals[name][0])
     shared = fitted.tau if fitted else tau or 0.0
@@ -284,6 +288,12 @@ def _by_task(valued: Sequence[ValuedDecision], outcomes: Outcomes) -> list[float
         if outcome is not None:
             of_task[one.task].append(outcome)
     return [fmean(own) for own in of_task.values()]
+
+
+def _gain_interval(gains: Sequence[float], *, errors: float) -> Interval:
+    """Mean gain of the tasks, and as many standard errors to either side."""
+    margin = errors * float(np.sqrt(np.var(gains) / max(len(gains) - 1, 1)))
+    return fmean(gains) - margin, fmean(gains) + margin
 
 
 def _interval(task_means: Sequence[float]) -> Interval:

@@ -54,7 +54,8 @@ def _reason(evidence: Evidence, credit: Credit | None, held_back: str, *, credit
 def _of_decisions(evidence: Evidence) -> str:
     low, high = evidence.gain_interval
     over = f"{evidence.decisions:,} held-back decisions of {evidence.tasks:,} tasks"
-    gain = f"{evidence.gain:+.3f} ({low:+.3f} to {high:+.3f}) in outcome over {over}"
+    by = ", three standard errors" if evidence.own == "draw" else ""
+    gain = f"{evidence.gain:+.3f} ({low:+.3f} to {high:+.3f}{by}) in outcome over {over}"
     if evidence.licensed:
         return f"its choice is above the agent's own{_name_of(evidence)}: {gain}"
     missing = evidence.missing_decisions

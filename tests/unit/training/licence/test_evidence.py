@@ -27,6 +27,26 @@ def test_a_q_model_that_is_right_is_licensed_with_its_gain() -> None:
     assert licence.choosers["oracle"].outcome == 1.0
 
 
+def test_a_gain_takes_three_errors_over_a_draw_and_two_over_the_agents_own_preferences() -> None:
+    """Q is right in 66 of 100 decisions of two candidates that were drawn alike: 3.4 errors."""
+    decisions = [decision(f"{n}", q_is_right=n < 66) for n in range(100)]
+    above, below = licence_of(evidence_of(decisions)), licence_of(evidence_of(decisions[4:]))
+
+    error = math.sqrt(0.66 * 0.34 / 99)
+    assert above.own == "draw"
+    assert above.gain_interval == pytest.approx((0.16 - 3 * error, 0.16 + 3 * error))
+    assert above.granted
+    assert "three standard errors" in above.reason
+    assert not below.granted  # 2.96 errors
+
+    told = [replace(decision(f"{n}", q_is_right=n < 70), greedy=n % 2 * (n < 90)) for n in range(100)]
+    over_greedy = licence_of(evidence_of(told))
+    assert over_greedy.own == "greedy"
+    low, high = over_greedy.gain_interval
+    assert over_greedy.gain - 3 * (high - low) / (2 * 1.96) < 0 < low
+    assert over_greedy.granted
+
+
 @pytest.mark.parametrize("share", [0.5, 0.2])
 def test_a_q_model_at_or_below_chance_is_not_licensed(share: float) -> None:
     chance = Random(0)
@@ -50,12 +70,12 @@ def test_a_handful_of_decisions_says_how_many_a_licence_takes_and_promises_none(
 
 def test_chance_is_licensed_in_few_of_many_trainings() -> None:
     granted = 0
-    for seed in range(100):
+    for seed in range(200):
         chance = Random(seed)
         decisions = [decision(f"{n}", q_is_right=chance.random() < 0.5) for n in range(40)]
         granted += licence_of(evidence_of(decisions)).granted
 
-    assert granted <= 8
+    assert granted <= 2
 
 
 def test_what_the_votes_know_already_is_no_gain() -> None:
