@@ -63,6 +63,11 @@ class Fit(BaseModel, frozen=True, extra="forbid"):
         return (self.environment, self.world, self.told, self.recording, self.episodes, self.shuffle)
 
     @property
+    def licensed(self) -> bool:
+        """True if either kind of evidence grants a licence."""
+        return self.by_credit or self.by_decisions
+
+    @property
     def right(self) -> bool | None:
         """True if it is not below greedy play; None if it was not played."""
         return None if self.reward is None or self.greedy is None else self.reward >= self.greedy - _NO_LESS
@@ -118,23 +123,23 @@ def _errors(credit: Credit) -> float | None:
 
 def markdown(fits: Sequence[Fit]) -> str:
     """The licences that each rule gives to played fits, rightly and wrongly, and to shuffled ones."""
-    rules: dict[str, Callable[[Fit], bool]] = {
-        "a licence": lambda fit: fit.by_credit or fit.by_decisions,
-        "by credit": lambda fit: fit.by_credit,
-        "by decisions": lambda fit: fit.by_decisions,
-    }
+    header = "| | right, of {} | wrong, of {} | shuffled, of {} |".format(*_counts(fits))
+    rows = ["| {} | {} | {} | {} |".format(name, *_counts(licensed)) for name, licensed in _licensed(fits)]
+    return "\n".join([header, "|---|---|---|---|", *rows])
+
+
+def _licensed(fits: Sequence[Fit]) -> Iterator[tuple[str, list[Fit]]]:
+    yield "a licence", [fit for fit in fits if fit.licensed]
+    yield "by credit", [fit for fit in fits if fit.by_credit]
+    yield "by decisions", [fit for fit in fits if fit.by_decisions]
     for errors in _THRESHOLDS:
-        rules[f"credit of {errors:g} errors"] = lambda fit, errors=errors: (fit.credit_errors or 0.0) > errors
+        yield f"credit of {errors:g} errors", [fit for fit in fits if (fit.credit_errors or 0.0) > errors]
     for episodes in sorted({fit.episodes for fit in fits}):
-        rules[f"a licence, {episodes} episodes"] = lambda fit, episodes=episodes: (
-            fit.episodes == episodes and (fit.by_credit or fit.by_decisions)
-        )
-    numbers = [sum(fit.right is right for fit in fits) for right in (True, False, None)]
-    lines = ["| | right, of {} | wrong, of {} | shuffled, of {} |".format(*numbers), "|---|---|---|---|"]
-    for name, rule in rules.items():
-        licensed = [sum(fit.right is right and rule(fit) for fit in fits) for right in (True, False, None)]
-        lines.append("| {} | {} | {} | {} |".format(name, *licensed))
-    return "\n".join(lines)
+        yield f"a licence, {episodes} episodes", [fit for fit in fits if fit.licensed and fit.episodes == episodes]
+
+
+def _counts(fits: Sequence[Fit]) -> list[int]:
+    return [sum(fit.right is right for fit in fits) for right in (True, False, None)]
 
 
 @app.command()
