@@ -59,7 +59,7 @@ class Fit(BaseModel, frozen=True, extra="forbid"):
 
     @property
     def key(self) -> tuple[object, ...]:
-        """What was fitted."""
+        """The fit by its options, which no other row of the folder has."""
         return (self.environment, self.world, self.told, self.recording, self.episodes, self.shuffle)
 
     @property
@@ -74,7 +74,7 @@ class Fit(BaseModel, frozen=True, extra="forbid"):
 
 
 class Played(BaseModel, frozen=True):
-    """What all rows of a folder have in common: the least number of new episodes."""
+    """The options that all rows of a folder share: the least number of new episodes."""
 
     new: int
 
