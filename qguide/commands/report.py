@@ -17,6 +17,10 @@ def report(
     html: Annotated[Path | None, typer.Option(help="HTML page to write.")] = None,
     json: Annotated[Path | None, typer.Option(help="JSON file to write.")] = None,
     skip_bad: Annotated[bool, typer.Option("--skip-bad", help="Leave out rows that cannot be read.")] = False,
+    same_tasks: Annotated[
+        bool,
+        typer.Option("--same-tasks", help="The agent gets the same tasks again and again; intervals are of these."),
+    ] = False,
 ) -> None:
     """Report whether guidance was worth it, from served episodes and their outcomes."""
     with shown_errors():
@@ -24,7 +28,7 @@ def report(
         from qguide.training.guidance_report.html_page import html_of
         from qguide.training.guidance_report.tables import print_report
 
-        found = build_report(episodes, baseline=baseline, skip_bad=skip_bad)
+        found = build_report(episodes, baseline=baseline, skip_bad=skip_bad, same_tasks=same_tasks)
         print_report(found, Console())
         if html is not None:
             html.write_text(html_of(found), encoding="utf-8")

@@ -25,8 +25,10 @@ _BOTH: Final = (
 )
 
 
-def build_report(paths: Sequence[Path], *, baseline: str | None = None, skip_bad: bool = False) -> GuidanceReport:
-    """Read recorded episodes and report on them."""
+def build_report(
+    paths: Sequence[Path], *, baseline: str | None = None, skip_bad: bool = False, same_tasks: bool = False
+) -> GuidanceReport:
+    """Read recorded episodes and report on them; see `read_columns` for `same_tasks`."""
     bad: list[str] = []
 
     def on_bad_row(error: RecordError) -> None:
@@ -37,7 +39,7 @@ def build_report(paths: Sequence[Path], *, baseline: str | None = None, skip_bad
     files = offer_files(paths)
     notes = _Notes(OtherTaus(), ArgumentValues(), Trials(), CriteriaOutcomes())
     episodes = _noting(read_episodes(files, on_bad_row), notes)
-    columns = read_columns(episodes, lambda: environment_labels(paths))
+    columns = read_columns(episodes, lambda: environment_labels(paths), same_tasks=same_tasks)
     if not columns.episodes:
         raise RecordError(
             f"{', '.join(map(str, files))} has no episode; send outcomes to /v1/episodes/ID/outcome, which record them"
@@ -188,7 +190,7 @@ def _sentence(found: Comparison) -> str:
     if found.finding == "harms":
         return f"do without it: {found.sentence}; train on these episodes"
     more = f"record {found.more_episodes:,} more episodes" if found.more_episodes else ""
-    wanted = more or ("record more tasks" if found.finding == "too_few" else "")
+    wanted = more or ("record more" if found.finding == "too_few" else "")
     return f"not shown to help{f'; {wanted}' if wanted else ''}: {found.sentence}"
 
 

@@ -73,6 +73,7 @@ class Columns:
     episodes: Mapping[str, Column]
     steps: Mapping[str, Column]
     actions: Mapping[str, Column]
+    same_tasks: bool = False
 
 
 class _Growing:
@@ -89,12 +90,15 @@ class _Growing:
         return {name: np.frombuffer(one, dtype=np.float64) for name, one in self._columns.items()}
 
 
-def read_columns(episodes: Iterable[Sequence[OfferRow]], environments: Callable[[], Mapping[str, str]]) -> Columns:
+def read_columns(
+    episodes: Iterable[Sequence[OfferRow]], environments: Callable[[], Mapping[str, str]], *, same_tasks: bool = False
+) -> Columns:
     """Columns of all episodes.
 
     Args:
         environments: environment of each task. It is called last: a server that records meanwhile
             writes what tells it before the episode's offers.
+        same_tasks: the agent gets no other tasks than these, so each episode is evidence of its own.
     """
     tasks, arms, places, q_models, shadows = (Names() for _ in range(5))
     of_episodes, of_steps, of_actions = _Growing(), _Growing(), _Growing()
@@ -105,9 +109,11 @@ def read_columns(episodes: Iterable[Sequence[OfferRow]], environments: Callable[
             of_steps.add(step | place)
             for taken in row.actions:
                 of_actions.add(_action(taken, row) | place)
+        task = tasks.number(rows[0].task_id)
         of_episodes.add(
             {
-                "task": tasks.number(rows[0].task_id),
+                "task": task,
+                "unit": number if same_tasks else task,
                 "arm": arms.number(_arm(rows)),
                 "outcome": rows[-1].outcome_reward,
                 "steps": len(rows),
@@ -123,7 +129,14 @@ def read_columns(episodes: Iterable[Sequence[OfferRow]], environments: Callable[
         of_task = [places.number(labels.get(task, SERVED)) for task in tasks.names]
         found["environment"] = np.array(of_task, dtype=np.float64)[found["task"].astype(np.int64)]
     return Columns(
-        arms.names, places.names, q_models.names, shadows.names, found, of_steps.frozen(), of_actions.frozen()
+        arms.names,
+        places.names,
+        q_models.names,
+        shadows.names,
+        found,
+        of_steps.frozen(),
+        of_actions.frozen(),
+        same_tasks,
     )
 
 

@@ -24,6 +24,9 @@ from qguide.training.guidance_report.schema import Arm, Comparison, Finding, Sha
 FEWEST_TASKS: Final = 10
 """An arm with fewer tasks has no interval: resampling so few says too little."""
 
+FEWEST_EPISODES: Final = 20
+"""The same where episodes are resampled in place of tasks."""
+
 POINTS: Final = 5.0
 """Difference that a comparison should be able to show, in points."""
 
@@ -104,13 +107,21 @@ def outcome_range(columns: Columns) -> float:
     return 1.0 if low >= 0 and high <= 1 else high - low
 
 
-def by_task(columns: Columns, chosen: Mask, tasks: Column) -> tuple[list[float], list[float]]:
-    """Sum and number of the chosen episodes' outcomes, for each of the tasks."""
-    places = np.searchsorted(tasks, columns.episodes["task"][chosen])
+def by_unit(columns: Columns, chosen: Mask, units: Column) -> tuple[list[float], list[float]]:
+    """Sum and number of the chosen episodes' outcomes, for each of the tasks (or episodes) that are resampled."""
+    places = np.searchsorted(units, columns.episodes["unit"][chosen])
     outcomes = columns.episodes["outcome"][chosen]
-    sums = np.bincount(places, weights=outcomes, minlength=len(tasks))
-    counts = np.bincount(places, minlength=len(tasks))
+    sums = np.bincount(places, weights=outcomes, minlength=len(units))
+    counts = np.bincount(places, minlength=len(units))
     return [float(one) for one in sums], [float(one) for one in counts]
+
+
+def _units(columns: Columns, chosen: Mask) -> Column:
+    return np.unique(columns.episodes["unit"][chosen])
+
+
+def _is_enough(columns: Columns, chosen: Mask) -> bool:
+    return len(_units(columns, chosen)) >= (FEWEST_EPISODES if columns.same_tasks else FEWEST_TASKS)
 
 
 def _present(columns: Columns, among: Mask) -> Sequence[int]:
@@ -120,16 +131,15 @@ def _present(columns: Columns, among: Mask) -> Sequence[int]:
 def _arm(columns: Columns, number: int, among: Mask) -> Arm:
     episodes = columns.episodes
     chosen = among & (episodes["arm"] == number)
-    tasks = np.unique(episodes["task"][chosen])
     interval = None
-    if len(tasks) >= FEWEST_TASKS:
-        sums, counts = by_task(columns, chosen, tasks)
+    if _is_enough(columns, chosen):
+        sums, counts = by_unit(columns, chosen, _units(columns, chosen))
         rng = np.random.default_rng(_SEED)
         interval = clustered_mean_interval(sums, counts, rng, resamples=_RESAMPLES)
     return Arm(
         name=columns.arms[number],
         episodes=int(chosen.sum()),
-        tasks=len(tasks),
+        tasks=len(np.unique(episodes["task"][chosen])),
         mean_outcome=float(episodes["outcome"][chosen].mean()),
         ci95=interval,
         mean_steps=float(episodes["steps"][chosen].mean()),
@@ -141,20 +151,28 @@ def _arm(columns: Columns, number: int, among: Mask) -> Arm:
 def _compare(columns: Columns, among: Mask, arm: str, baseline: str, label: str) -> Comparison:
     episodes = columns.episodes
     ours, theirs = (among & (episodes["arm"] == columns.arms.index(name)) for name in (arm, baseline))
-    tasks = np.unique(episodes["task"][ours | theirs])
+    units = _units(columns, ours | theirs)
     found = clustered_difference(
-        by_task(columns, ours, tasks),
-        by_task(columns, theirs, tasks),
+        by_unit(columns, ours, units),
+        by_unit(columns, theirs, units),
         np.random.default_rng(_SEED),
         resamples=_RESAMPLES,
     )
     count = int((ours | theirs).sum())
     span = outcome_range(columns)
-    enough = min(len(np.unique(episodes["task"][one])) for one in (ours, theirs)) >= FEWEST_TASKS
+    enough = all(_is_enough(columns, one) for one in (ours, theirs))
     finding = _finding(found.interval) if enough else "too_few"
     more = _more_episodes(found.standard_error, count, span) if enough else None
     points = 100 * found.difference / span if span else 0.0
     interval = found.interval if enough else None
+    counted = f"{count} episodes"
+    if columns.same_tasks:
+        counted += f" of these {len(np.unique(episodes['task'][ours | theirs]))} tasks"
+    if not enough and columns.same_tasks:
+        counted = f"{FEWEST_EPISODES} episodes ({counted})"
+    elif not enough:
+        again = "if your agent gets the same ones again and again, --same-tasks judges by episodes"
+        counted = f"{FEWEST_TASKS} tasks ({counted}); {again}"
     return Comparison(
         arm=arm,
         baseline=baseline,
@@ -164,7 +182,7 @@ def _compare(columns: Columns, among: Mask, arm: str, baseline: str, label: str)
         ci95=interval,
         finding=finding,
         more_episodes=more,
-        sentence=_sentence(arm, baseline, label, finding, points, interval, span, count, more),
+        sentence=_sentence(arm, baseline, label, finding, points, interval, span, counted, more),
     )
 
 
@@ -194,17 +212,14 @@ def _sentence(
     points: float,
     interval: tuple[float, float] | None,
     span: float,
-    episodes: int,
+    counted: str,
     more: int | None,
 ) -> str:
     who = f"guidance by {arm}" if baseline == CONTROL else f"{arm}, compared with {baseline},"
     if interval is None:
-        return (
-            f"{who} cannot be told from chance {label}: an arm has fewer than {FEWEST_TASKS} tasks "
-            f"({episodes} episodes)"
-        )
+        return f"{who} cannot be told from chance {label}: an arm has fewer than {counted}"
     low, high = (100 * bound / span if span else 0.0 for bound in interval)
-    figures = f"{points:+.1f} points, 95 % interval {low:+.1f} to {high:+.1f}, {episodes} episodes"
+    figures = f"{points:+.1f} points, 95 % interval {low:+.1f} to {high:+.1f}, {counted}"
     match finding:
         case "helps" | "harms":
             return f"{who} {finding} {label} ({figures})"

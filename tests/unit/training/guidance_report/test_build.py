@@ -75,7 +75,24 @@ def test_repeated_episodes_of_few_tasks_are_no_evidence(tmp_path: Path) -> None:
     report = report_of(tmp_path, episodes(300, 0.8, tasks=5), episodes(300, 0.4, seed=1, guided=False, tasks=5))
     (comparison,) = report.comparisons
     assert (comparison.finding, comparison.ci95) == ("too_few", None)
-    assert "fewer than 10 tasks" in comparison.sentence
+    assert "fewer than 10 tasks (600 episodes); if your agent gets the same ones" in comparison.sentence
+
+
+@pytest.mark.parametrize(("count", "finding"), [(150, "helps"), (19, "too_few")])
+def test_episodes_of_the_same_tasks_are_evidence_of_these_if_the_agent_gets_no_others(
+    count: int, finding: str, tmp_path: Path
+) -> None:
+    parts = episodes(count, 0.8, tasks=5), episodes(count, 0.4, seed=1, guided=False, tasks=5)
+    report = report_of(tmp_path, *parts, same_tasks=True)
+    (comparison,) = report.comparisons
+    assert comparison.finding == finding
+    assert f"{2 * count} episodes of these 5 tasks" in comparison.sentence
+    assert [arm.tasks for arm in report.arms] == [5, 5]
+    if finding == "helps":
+        assert comparison.ci95 is not None
+        low, high = comparison.ci95
+        # The normal interval of a difference of two shares of 150 each.
+        assert (high - low) / 2 == pytest.approx(1.96 * ((0.16 + 0.24) / 150) ** 0.5, rel=0.1)
 
 
 def test_one_arm_alone_says_nothing_and_what_to_do(tmp_path: Path) -> None:
