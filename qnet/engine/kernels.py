@@ -98,6 +98,9 @@ def dense_attention(
     heads, rows, _ = query_HTD.shape
     kv_heads = parts[0][0].shape[0]
     folded = _folded(query_HTD, kv_heads)
+    if query_HTD.is_cpu and query_HTD.element_size() < 4:
+        # There oneDNN multiplies, which would copy heads that lie apart itself, in a slower way.
+        parts = [(torch.cat(keys, dim=1), torch.cat(values, dim=1)) for keys, values in [zip(*parts, strict=True)]]
     seen = [torch.bmm(folded, keys.transpose(1, 2)) for keys, _ in parts]
     scores = seen[0] if len(seen) == 1 else torch.cat(seen, dim=-1)
     if scoring.softcap is not None:
@@ -112,8 +115,8 @@ def dense_attention(
     if scoring.sinks_H is not None:
         sinks = scoring.sinks_H.view(kv_heads, -1, 1).repeat_interleave(rows, dim=1)
         scores = torch.cat([scores, sinks.to(scores.dtype)], dim=-1)
-    # float32, because a bfloat16 sum over thousands of columns loses the small weights.
-    weights = torch.softmax(scores, dim=-1, dtype=torch.float32).to(query_HTD.dtype)
+    # In bfloat16, too, torch adds up in float32.
+    weights = torch.softmax(scores, dim=-1, out=scores)
     if scoring.sinks_H is not None:
         # A sink takes its share of the weight and has no value to give.
         weights = weights[..., :-1]

@@ -8,7 +8,14 @@ import torch
 from torch import nn
 
 from qguide.qnet.engine import kernels
-from qguide.qnet.engine.kernels import OneDnnLinear, one_dnn_is_faster, speed_up_linear_layers, tiled_attention
+from qguide.qnet.engine.kernels import (
+    OneDnnLinear,
+    Scoring,
+    dense_attention,
+    one_dnn_is_faster,
+    speed_up_linear_layers,
+    tiled_attention,
+)
 
 WIDTH = 256
 needs_one_dnn = pytest.mark.skipif(not torch.backends.mkldnn.is_available(), reason="torch without oneDNN")
@@ -69,6 +76,22 @@ def test_attention_by_blocks_is_that_of_the_tiled_kernel(rows: int, monkeypatch:
         torch.testing.assert_close(by_blocks, tiled, rtol=1e-5, atol=1e-5)
     scores_HTC = query_HTD @ keys.repeat_interleave(4, dim=0).mT
     torch.testing.assert_close(found[1][1], scores_HTC.logsumexp(-1), rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("rows", [1, 40])
+@pytest.mark.parametrize("sinks", [False, True])
+def test_attention_in_half_precision_loses_no_more_than_rounding(rows: int, sinks: bool) -> None:
+    query_HTD, buffer = torch.randn(8, rows, 64) / 8, torch.randn(2, 2, 4096, 64)
+    bias_TB = torch.zeros(rows, rows).masked_fill_(torch.ones(rows, rows).triu(1) > 0, float("-inf"))
+    found = []
+    for dtype in (torch.bfloat16, torch.float64):
+        query, states, bias = (t.bfloat16().to(dtype) for t in (query_HTD, buffer, bias_TB))
+        # Two parts with room behind each head's, and so many columns that a sum in bfloat16 would lose most.
+        parts = [tuple(states[:, :, start : start + count]) for start, count in ((0, 3000), (3500, rows))]
+        scoring = Scoring(sinks_H=torch.ones(8) if sinks else None)
+        with torch.inference_mode():
+            found.append(dense_attention(query, parts, bias, (), scoring).double())
+    torch.testing.assert_close(*found, rtol=0.02, atol=0.002)
 
 
 @pytest.mark.usefixtures("faster")
