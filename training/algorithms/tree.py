@@ -176,10 +176,11 @@ def merge_branch(
 
 def _shared_child(nodes: Sequence[Node], siblings: Sequence[int], step: Step) -> int | None:
     """The sibling with the same action and the same observation; None without one."""
+    key = step.key if siblings else ""
     for sibling in siblings:
         known = nodes[sibling - 1].step
-        same = known.observation == step.observation
-        if known.key == step.key and (same or known.unobserved or step.unobserved):
+        alike = known.observation == step.observation or known.unobserved or step.unobserved
+        if alike and known.key == key:  # the key last: it is read out of the text
             return sibling
     return None
 

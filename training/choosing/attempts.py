@@ -17,6 +17,7 @@ from qguide.qnet.types import History, Message
 from qguide.training.data.decision_groups import decisions_of, holds_groups, read_groups
 from qguide.training.data.runs import RunFolder
 from qguide.training.data.trajectories import UNNAMED, Trajectory
+from qguide.training.recordings.fields import Fields
 from qguide.training.recordings.formats.read import Reading, found_episodes, read_source
 
 _NUMBER: Final = re.compile(r"[/_: -]*\d+$")
@@ -73,10 +74,11 @@ def read_attempts(sources: Sequence[Path], reading: Reading, *, models: Sequence
         sources: recordings that `qguide import` reads, what it wrote, and runs of
             `recorded-groups`.
     """
+    fields = reading.fields  # once: they read the file of outcomes
     found = [
         attempt
         for source in sources
-        for attempt in _read(source, reading)
+        for attempt in _read(source, reading, fields)
         if any(fnmatch(attempt.model, pattern) for pattern in models)
     ]
     if not found:
@@ -84,12 +86,12 @@ def read_attempts(sources: Sequence[Path], reading: Reading, *, models: Sequence
     return found
 
 
-def _read(source: Path, reading: Reading) -> Iterator[Attempt]:
+def _read(source: Path, reading: Reading, fields: Fields) -> Iterator[Attempt]:
     if RunFolder(source).rows.exists() and holds_groups(source):
         for row in read_groups(source):
             yield from _of_group(row)
         return
-    found = read_source(source, reading.fields, format_=reading.format)
+    found = read_source(source, fields, format_=reading.format)
     for episode in found_episodes(found, skip_bad=reading.skip_bad):
         yield _of_trajectory(episode)
 

@@ -108,7 +108,7 @@ class JsonWindow:
     def take(self) -> object:
         """The next element."""
         if not self._next():
-            raise RecordError("the list has no closing bracket; its file may have been cut off")
+            raise RecordError("there is no closing bracket; the file may have been cut off")
         size = CHUNK
         while True:
             try:

@@ -36,6 +36,13 @@ def test_each_message_is_kept_once_and_without_its_wire_format() -> None:
     assert (episode.steps, episode.records, episode.messages) == (2, 2, 3)
 
 
+def test_each_offer_has_the_depth_of_the_action_after_it() -> None:
+    shown = (TASK, LOOK, SEEN, SEEN, LOOK, SEEN)
+    offers = tuple(offer(at, "look") for at in (1, 4, 6))
+    depths = [depth for depth, _ in Transcript(shown, offers).steps]
+    assert depths == [sum(said.role == "assistant" for said in shown[: one.at]) + 1 for one in offers] == [1, 2, 3]
+
+
 def test_offers_of_one_state_are_one() -> None:
     drawn = offer(1, "look", counts={"look": 1}, completion_tokens=3, duration_ms=1.0)
     again = Offer(at=1, q_values={"look": None, "go": 0.25}, chosen="go", q_model="q@2", counts={"look": 1})

@@ -1,9 +1,12 @@
 """Trees of actions: identity, order, histories."""
 
+from collections import Counter
+
 import pytest
 
 from qguide.qnet.records import ROOT_ID
 from qguide.qnet.types import Message, ToolCall
+from qguide.training import trajectory
 from qguide.training.algorithms.tree import Tree, branching_fraction, find_child, merge_branch, merge_trees
 from qguide.training.trajectory import Step, action_key, text_reply
 
@@ -43,6 +46,16 @@ def test_the_first_of_two_equal_actions_is_kept() -> None:
         ("Action: a", "policy"),
         ("Hm. Action: b", "expert"),
     ]
+
+
+def test_actions_are_compared_only_where_observations_are_equal(monkeypatch: pytest.MonkeyPatch) -> None:
+    read = Counter[str]()
+    monkeypatch.setattr(trajectory, "message_key", lambda reply: read.update([reply.text]) or reply.text)
+    tree = grown("a")
+    for number in range(50):
+        tree, _ = merge_branch(tree, [Step("b", f"seen {number}")], source="policy")
+    assert len(tree.children[ROOT_ID]) == 51
+    assert read["b"] == 50
 
 
 def test_a_branch_may_begin_inside_the_tree() -> None:
