@@ -1,6 +1,7 @@
 """Preference pairs from values: among the candidates of a state, and along a tree's best path."""
 
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Mapping, Sequence
+from heapq import nsmallest
 from itertools import permutations
 from typing import NamedTuple
 
@@ -26,14 +27,13 @@ def value_pairs(
             keeps all.
         sides: one per candidate; two candidates of the same side are not compared.
     """
-    pairs = [
+    pairs: Iterable[Preference] = (
         Preference(better, worse)
         for better, worse in permutations(range(len(values)), 2)
         if values[better] - values[worse] >= min_margin and (sides is None or sides[better] != sides[worse])
-    ]
-    if most:
-        pairs.sort(key=lambda pair: values[pair.worse] - values[pair.better])
-        del pairs[most:]
+    )
+    if most:  # no more are held: thousands of episodes make millions of pairs
+        pairs = nsmallest(most, pairs, key=lambda pair: values[pair.worse] - values[pair.better])
     return sorted(pairs)
 
 
