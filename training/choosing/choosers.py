@@ -53,6 +53,7 @@ def votes(keys: Ints) -> Floats:
 
 def valid_first(valid: NDArray[np.bool_], scores: Floats) -> Floats:
     """The scores, of invalid candidates below all of valid ones."""
+    # A score less the maximum is at most 0, so all invalid ones are below the minimum, in their order.
     return np.where(valid, scores, scores.min() - 1 + scores - scores.max())
 
 

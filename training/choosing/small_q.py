@@ -22,6 +22,7 @@ from torch.nn import functional
 from qguide.training.choosing.table import Floats, Ints, Table, group_numbers
 
 _DAMP: Final = 10**0.5
+"""Root of the ridge's penalty, as lsmr takes it."""
 _ITERATIONS: Final = 10
 _PARTS: Final = 5
 

@@ -18,6 +18,7 @@ Floats = NDArray[np.float32]
 Ints = NDArray[np.int64]
 _BITS: Final = 16
 _SPREAD: Final = np.uint64(0x9E3779B97F4A7C15)
+"""2^64 over the golden ratio: near numbers, multiplied by it, are far apart in their first bits."""
 _FEWEST_TASKS: Final = 4
 _TOPICS: Final = 12
 
@@ -152,6 +153,7 @@ def _weighed(columns: Sequence[Ints], tasks: Ints) -> Any:
     """
     starts = np.concatenate([[0], np.cumsum([len(own) for own in columns])])
     flat = np.concatenate(columns)
+    # Task and column in one number, each pair once: a column counts the tasks that have it, not the texts.
     by_task = np.unique(np.repeat(tasks, np.diff(starts)) << _BITS | flat)
     frequency = np.bincount(by_task % (1 << _BITS), minlength=1 << _BITS)
     weight = np.log(1 + tasks.max() / np.maximum(frequency, 1)) * (frequency >= _FEWEST_TASKS)
