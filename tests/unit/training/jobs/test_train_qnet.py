@@ -1,6 +1,7 @@
 """A QNet's trainer: heads, adapters, labels and groups, and options that contradict each other."""
 
 import shutil
+import sys
 from pathlib import Path
 
 import pytest
@@ -8,6 +9,7 @@ import torch
 from pydantic import ValidationError
 from safetensors.torch import load_file, save_file
 
+from qguide.jobs.table import find_job
 from qguide.qnet.errors import ConfigError
 from qguide.qnet.features.domain import Domain
 from qguide.qnet.models.checkpoint import load_policy, load_qnet
@@ -26,6 +28,7 @@ from qguide.training.q_training.loss_terms import world_loss
 from qguide.training.q_training.qnet_loss import output_embeddings
 from qguide.training.q_training.validation import hidden_of_tree
 from qguide.training.rollouts.models import fitted_prior_of
+from tests.support.documents import blocks_of
 from tests.support.echo import episode, groups_in, labels_in, qnet_config, sft_config, trajectories_in
 from tests.support.tiny_models import save_policy
 
@@ -94,6 +97,23 @@ def test_a_head_that_reads_matches_learns_from_decision_groups(
     for asked, better in (("red", 0), ("blue", 1)):
         [result] = NaiveScorer(loaded).score([ScoreRequest(episode(asked)[:1], candidates)])
         assert result.q_values[better] > result.q_values[1 - better] + 0.1
+
+
+def test_the_objective_of_the_documentation_trains_and_its_width_tells(
+    tmp_path: Path, policy: Path, labels: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    [written] = [b.text for b in blocks_of("docs/methods/index.md") if "class HuberObjective" in b.text]
+    (tmp_path / "my_objective.py").write_text(written)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    job = find_job("my_objective:JOB")
+    fields = {"labels": (labels,), "trunk": policy, "validation_fraction": 0.0, "optimization": {"epochs": 1}}
+    heads = []
+    for width in (0.01, 10.0):
+        output = tmp_path / str(width)
+        job.function()(job.config_type().model_validate(fields | {"output": output, "width": width}))
+        heads.append(load_qnet(output / "checkpoint").model.head.state_dict())
+    assert any(not torch.equal(one, heads[1][name]) for name, one in heads[0].items())
+    monkeypatch.delitem(sys.modules, "my_objective")
 
 
 def test_a_qnet_learns_what_an_observation_says(tmp_path: Path, policy: Path) -> None:
