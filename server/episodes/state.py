@@ -113,8 +113,8 @@ class StepRecord(_State):
     offer: Offer
 
 
-class Mark(_State):
-    """Q of the chosen candidate at a state, which is identified by a hash; None if not scored."""
+class ScoredState(_State):
+    """State of a step, by its hash, and the Q of the candidate chosen there; None if it was not scored."""
 
     state: str
     q_value: FiniteFloat | None
@@ -176,8 +176,8 @@ class Episode(_State):
     prompt_tokens: int = 0
     completion_tokens: int = 0
     cost: float | None = None
-    last: Mark | None = None
-    before: Mark | None = None
+    last: ScoredState | None = None
+    before: ScoredState | None = None
     records: int = 0
     record_bytes: int = 0
     chain: str = ""
@@ -197,9 +197,9 @@ class Episode(_State):
         that is requested again is not its own predecessor.
         """
         state = digest(history)
-        for mark in (self.last, self.before):
-            if mark is not None and mark.state != state:
-                return mark.q_value if mark.q_model == q_model else None
+        for known in (self.last, self.before):
+            if known is not None and known.state != state:
+                return known.q_value if known.q_model == q_model else None
         return None
 
     def after(self, history: History, offer: Offer, *, keep: bool, unreadable: str = "") -> "EpisodeChange":
@@ -212,8 +212,8 @@ class Episode(_State):
         self.require_open()
         before, seen = _hashes(history, self.messages)
         q_value = offer.q_values[offer.chosen]
-        mark = Mark(state=_state(history, seen), q_value=q_value, q_model=offer.q_model)
-        again = self.last is not None and self.last.state == mark.state
+        latest = ScoredState(state=_state(history, seen), q_value=q_value, q_model=offer.q_model)
+        again = self.last is not None and self.last.state == latest.state
         moved = self.model_copy(
             update={
                 "steps": self.steps if again else self.steps + 1,
@@ -222,7 +222,7 @@ class Episode(_State):
                 "completion_tokens": self.completion_tokens + offer.completion_tokens,
                 "cost": sum_of_known([self.cost, offer.cost]),
                 "before": self.before if again else self.last,
-                "last": mark,
+                "last": latest,
                 "arm": self.arm if self.steps else offer.arm,
                 "shadow": self.shadow if again else self._shadow_with(offer.shadowed),
                 "policies": self.policies if again else self._policies_with(offer.drawn_by),

@@ -39,7 +39,7 @@ from qguide.server.guidance.step_types import (
     require_not_stopped,
     stage_costs,
 )
-from qguide.server.learning.seat import Play
+from qguide.server.learning.live_group import Play
 from qguide.server.observability.request_context import record_draw, record_q_values, record_usage, upstream_session
 from qguide.server.q_models.served import MeteredPolicy, ServedPolicy, ServedQModel
 from qguide.server.q_models.threaded import QModelLease

@@ -17,7 +17,7 @@ from qguide.server.episodes.learning_part import Shadowed
 from qguide.server.episodes.state import Episode
 from qguide.server.guidance.step_options import domain_of, reason_outside, selection_rule
 from qguide.server.guidance.step_types import GuidedStepRequest
-from qguide.server.learning.seat import Opening, Play
+from qguide.server.learning.live_group import Opening, Play
 from qguide.server.learning.service import Learning
 from qguide.server.q_models.served import ServedQModel
 from qguide.server.settings.settings import Settings

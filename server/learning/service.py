@@ -23,8 +23,8 @@ from qguide.server.episodes.state import Episode
 from qguide.server.learning.fitting import FitLimits, Fitter, checkpoint_of
 from qguide.server.learning.group import Group, Order
 from qguide.server.learning.lines import EpisodeLine, Phase, PhaseLine, SilentLine, SpentLine
+from qguide.server.learning.live_group import LiveGroup, Opening, Play, arm_of, group_of, play_of
 from qguide.server.learning.parameters import Rules
-from qguide.server.learning.seat import Opening, Play, Seat, arm_of, group_of, play_of
 from qguide.server.learning.silence import OpenEpisodes
 from qguide.server.learning.status_body import CurveState, LearningState, curve_of, extra_figures, state_of
 from qguide.server.learning.tally import Spent
@@ -63,7 +63,7 @@ class Learning:
         self._webhook = build_webhook(settings)
         self._open = OpenEpisodes(settings.learn_silence_s)
         self._opening = asyncio.Lock()
-        self._seats: dict[str, Seat] = {}
+        self._groups: dict[str, LiveGroup] = {}
         self._notes_at_s = 0.0
         self._chance = Random()
 
@@ -78,31 +78,31 @@ class Learning:
             episode: as it is before the step; None if it is new.
             opening: what the step's history begins with.
         """
-        seat = await self._seat(self.group_of(calling_key()))
+        live = await self._live(self.group_of(calling_key()))
         if episode_id is None:
-            seat.nameless += 1
+            live.nameless += 1
             return Play()
         place = scoped_episode_id(episode_id)
-        spent = str(self.rules.budget) if seat.over_budget(self.rules.budget) else ""
+        spent = str(self.rules.budget) if live.over_budget(self.rules.budget) else ""
         if episode is not None and episode.steps > 0:
             arm = episode.arm
         else:  # an episode that could not be guided takes no part in a trial
-            arm = None if spent else arm_of(seat, place, opening())
+            arm = None if spent else arm_of(live, place, opening())
         if arm is None:
             return Play(spent=spent)
-        play = play_of(seat, place, episode, arm, exploration=self.rules.exploration)
+        play = play_of(live, place, episode, arm, exploration=self.rules.exploration)
         return Play(arm, spent=spent) if play.group and spent else play
 
     async def split(self, names: Sequence[str], draws: int) -> dict[str, int]:
         """Candidates that each of several policies draws, by the outcomes of the caller's group."""
-        seat = await self._seat(self.group_of(calling_key()))
-        return split_draws(names, draws, known=seat.policies, rng=self._chance)
+        live = await self._live(self.group_of(calling_key()))
+        return split_draws(names, draws, known=live.policies, rng=self._chance)
 
     def spent(self, play: Play, extra: Spent) -> None:
         """Note what a step of learning has had drawn beside the agent's own candidate."""
         if play.group:
-            seat = self._seats[play.group]
-            seat.pending = seat.pending.plus(extra)
+            live = self._groups[play.group]
+            live.pending = live.pending.plus(extra)
 
     async def asked(self, episode: Episode | None) -> ServedQModel | None:
         """The version that scores candidates of the caller's own; None: as without learning.
@@ -110,10 +110,10 @@ class Learning:
         An episode that began with a step that draws has its arm. Any other takes no part in a
         trial, and is scored by what guides.
         """
-        seat = await self._seat(self.group_of(calling_key()))
+        live = await self._live(self.group_of(calling_key()))
         if episode is not None and episode.arm is not None:
-            return seat.guide(episode.arm)
-        return seat.model(seat.version) if seat.phase == "guiding" else None
+            return live.guide(episode.arm)
+        return live.model(live.version) if live.phase == "guiding" else None
 
     def heard(self, place: str, episode: Episode) -> None:
         """Note that an episode goes on, or ends."""
@@ -135,8 +135,8 @@ class Learning:
             shadow=episode.shadow,
             policies=episode.policies,
         )
-        seat = await self._seat(self.group_of(owner_of(place)))
-        await self._change(seat, lambda: seat.group.end(line))
+        live = await self._live(self.group_of(owner_of(place)))
+        await self._change(live, lambda: live.group.end(line))
 
     async def order(self, group: str, order: Order) -> LearningState:
         """Obey the operator.
@@ -144,28 +144,28 @@ class Learning:
         Raises:
             InvalidRequestError: there is nothing to promote or to roll back.
         """
-        seat = await self._seat(group)
-        await self._change(seat, lambda: seat.group.order(order))
+        live = await self._live(group)
+        await self._change(live, lambda: live.group.order(order))
         return await self.state(group)
 
     async def state(self, group: str) -> LearningState:
         """The state of a group."""
-        seat = await self._seat(group)
-        async with seat.lock:
+        live = await self._live(group)
+        async with live.lock:
             return state_of(
                 group,
-                seat.group.progress,
+                live.group.progress,
                 self.rules,
-                share=seat.share,
-                spent=seat.spent.plus(seat.pending),
-                nameless=seat.nameless,
+                share=live.share,
+                spent=live.spent.plus(live.pending),
+                nameless=live.nameless,
             )
 
     async def curve(self, group: str) -> CurveState:
         """Success over the episodes of a group."""
-        seat = await self._seat(group)
-        async with seat.lock:
-            return curve_of(group, seat.group.progress)
+        live = await self._live(group)
+        async with live.lock:
+            return curve_of(group, live.group.progress)
 
     async def names(self) -> list[str]:
         """Names of the groups that have learned here, on whichever replica."""
@@ -174,34 +174,34 @@ class Learning:
     async def follow(self) -> None:
         """Follow what other replicas write, end silent episodes, and fit where a fit is due."""
         await self._end_silent()
-        for seat in list(self._seats.values()):
-            await self._change(seat, seat.group.follow)
+        for live in list(self._groups.values()):
+            await self._change(live, live.group.follow)
         if asyncio.get_running_loop().time() >= self._notes_at_s:
             await self._note_spent()
 
     async def _note_spent(self) -> None:
         """Write what was spent, so that replicas and later processes count it."""
         self._notes_at_s = asyncio.get_running_loop().time() + _NOTE_S
-        for seat in list(self._seats.values()):
-            if seat.pending.tokens and not seat.group.waits:
+        for live in list(self._groups.values()):
+            if live.pending.tokens and not live.group.waits:
                 # Before the first wait: what is spent meanwhile is counted with the next line.
-                spent, seat.pending = seat.pending, Spent()
+                spent, live.pending = live.pending, Spent()
                 line = SpentLine(tokens=spent.tokens, cost=spent.cost, at=time.time())
-                await self._change(seat, partial(seat.group.end, line))
+                await self._change(live, partial(live.group.end, line))
 
     async def _end_silent(self) -> None:
         silent: dict[str, list[SilentLine]] = {}
         for place, line in self._open.ended(now_s=asyncio.get_running_loop().time()):
             silent.setdefault(self.group_of(owner_of(place)), []).append(line)
         for name, lines in silent.items():
-            seat = await self._seat(name)
-            await self._change(seat, partial(seat.group.silent, lines))
+            live = await self._live(name)
+            await self._change(live, partial(live.group.silent, lines))
 
     @asynccontextmanager
     async def watched(self) -> AsyncIterator[None]:
         """Go on where an earlier process ended, and follow within the block."""
         for folder in await asyncio.to_thread(_folders, self._folder):
-            await self._seat(folder.name)
+            await self._live(folder.name)
         if self._webhook is not None:
             self._webhook.start()
         following = asyncio.create_task(self._following())
@@ -217,7 +217,7 @@ class Learning:
 
     async def settle(self) -> None:
         """Wait for the fits that run."""
-        fits = [seat.fitting for seat in self._seats.values() if seat.fitting]
+        fits = [live.fitting for live in self._groups.values() if live.fitting]
         await asyncio.gather(*fits, return_exceptions=True)
 
     async def _following(self) -> None:
@@ -228,53 +228,53 @@ class Learning:
             except Exception:
                 _log.exception("learning_not_followed")
 
-    async def _seat(self, name: str) -> Seat:
-        seat = self._seats.get(name)
-        if seat is not None:
-            return seat
+    async def _live(self, name: str) -> LiveGroup:
+        live = self._groups.get(name)
+        if live is not None:
+            return live
         async with self._opening:
-            if name not in self._seats:
+            if name not in self._groups:
                 group = await asyncio.to_thread(Group, name, self._folder / name, self.rules)
-                seat = Seat(group)
-                async with seat.lock:
-                    await self._publish(seat, ())
-                self._seats[name] = seat
-        return self._seats[name]
+                live = LiveGroup(group)
+                async with live.lock:
+                    await self._publish(live, ())
+                self._groups[name] = live
+        return self._groups[name]
 
-    async def _change(self, seat: Seat, change: Callable[[], list[PhaseLine]]) -> None:
-        async with seat.lock:
-            await self._publish(seat, await asyncio.to_thread(change))
-        self._fit_if_due(seat)
+    async def _change(self, live: LiveGroup, change: Callable[[], list[PhaseLine]]) -> None:
+        async with live.lock:
+            await self._publish(live, await asyncio.to_thread(change))
+        self._fit_if_due(live)
 
-    async def _publish(self, seat: Seat, changes: Sequence[PhaseLine]) -> None:
+    async def _publish(self, live: LiveGroup, changes: Sequence[PhaseLine]) -> None:
         """Let steps see the state; the versions that guide are loaded before."""
-        await self._serve(seat, seat.group.progress.served)
-        version = seat.group.progress.version
-        if version is not None and version in seat.outdated:
-            back = partial(seat.group.outdated, version, seat.outdated[version])
+        await self._serve(live, live.group.progress.served)
+        version = live.group.progress.version
+        if version is not None and version in live.outdated:
+            back = partial(live.group.outdated, version, live.outdated[version])
             changes = [*changes, *await asyncio.to_thread(back)]
-        seat.read_progress(spent_since=time.time() - self.rules.budget.seconds)
+        live.read_progress(spent_since=time.time() - self.rules.budget.seconds)
         for change in changes:
             _log.info(
                 "learning_phase",
-                group=seat.group.name,
+                group=live.group.name,
                 phase=change.phase,
                 trial=change.trial,
                 reason=change.reason,
                 version=change.version,
             )
-        while seat.group.own:
-            own = seat.group.own.popleft()
-            self._tell(own.event, seat.group.name, own.version, own.reason, phase=own.phase)
-        progress = seat.group.progress
+        while live.group.own:
+            own = live.group.own.popleft()
+            self._tell(own.event, live.group.name, own.version, own.reason, phase=own.phase)
+        progress = live.group.progress
         interval, latest = progress.interval, progress.latest
         self._models.runtime.metrics.show_learning(
-            seat.group.name,
+            live.group.name,
             phase={name: float(name == progress.phase) for name in _PHASES},
             episodes={"guided": latest.guided.count, "unguided": latest.control.count},
             extra=extra_figures(progress),
             difference={"low": interval.low, "estimate": interval.estimate, "high": interval.high},
-            spent={"tokens": seat.spent.tokens, "cost": seat.spent.cost},
+            spent={"tokens": live.spent.tokens, "cost": live.spent.cost},
         )
 
     def _tell(self, event: str, group: str, version: int | None, reason: str, **more: str) -> None:
@@ -283,60 +283,60 @@ class Learning:
             told = {"group": group, "version": version, "reason": reason}
             self._webhook.tell(f"learning.{event}", told | more)
 
-    async def _serve(self, seat: Seat, versions: set[int]) -> None:
+    async def _serve(self, live: LiveGroup, versions: set[int]) -> None:
         """Serve these versions; requests that hold another end with it.
 
         One that cannot be loaded, such as from a shared folder that does not show it yet, is tried
         again later; until then it guides nothing.
         """
         now = asyncio.get_running_loop().time()
-        for version in versions - seat.models.keys():
-            if now < seat.loads_again_s.get(version, 0.0):
+        for version in versions - live.models.keys():
+            if now < live.loads_again_s.get(version, 0.0):
                 continue
             try:
-                seat.models[version] = await asyncio.to_thread(
+                live.models[version] = await asyncio.to_thread(
                     open_q_model,
                     self._settings,
                     self._models.runtime,
-                    str(checkpoint_of(seat.group.folder, version)),
+                    str(checkpoint_of(live.group.folder, version)),
                     name=_NAME,
-                    version=seat.label(version),
+                    version=live.label(version),
                     unlicensed=True,  # a trial tells whether it helps
                 )
             except (OSError, QGuideError) as error:
                 if isinstance(error, OutdatedFeaturesError):
-                    seat.outdated[version] = str(error)
-                _log.error("learned_not_loaded", group=seat.group.name, version=version, reason=str(error))
-                seat.loads_again_s[version] = now + _AFTER_FAILURE_S
-        for version in seat.models.keys() - versions:
+                    live.outdated[version] = str(error)
+                _log.error("learned_not_loaded", group=live.group.name, version=version, reason=str(error))
+                live.loads_again_s[version] = now + _AFTER_FAILURE_S
+        for version in live.models.keys() - versions:
             # Closed with the last request that holds it.
-            seat.models.pop(version).retire()
+            live.models.pop(version).retire()
 
-    def _fit_if_due(self, seat: Seat) -> None:
-        running = seat.fitting is not None and not seat.fitting.done()
-        waits = asyncio.get_running_loop().time() < seat.fits_again_s
-        if seat.group.progress.fit_due and not running and not waits:
+    def _fit_if_due(self, live: LiveGroup) -> None:
+        running = live.fitting is not None and not live.fitting.done()
+        waits = asyncio.get_running_loop().time() < live.fits_again_s
+        if live.group.progress.fit_due and not running and not waits:
             # Not in the context of the request, which its log lines would name.
-            seat.fitting = asyncio.create_task(self._fit(seat), context=Context())
+            live.fitting = asyncio.create_task(self._fit(live), context=Context())
 
-    async def _fit(self, seat: Seat) -> None:
+    async def _fit(self, live: LiveGroup) -> None:
         try:
             async with self._one_fit:
-                await asyncio.to_thread(self._learn, seat, asyncio.get_running_loop())
+                await asyncio.to_thread(self._learn, live, asyncio.get_running_loop())
         except Exception:  # whatever it is, the next fit begins later, not at once
-            _log.exception("fit_not_noted", group=seat.group.name)
-            seat.fits_again_s = asyncio.get_running_loop().time() + _AFTER_FAILURE_S
+            _log.exception("fit_not_noted", group=live.group.name)
+            live.fits_again_s = asyncio.get_running_loop().time() + _AFTER_FAILURE_S
 
-    def _learn(self, seat: Seat, loop: asyncio.AbstractEventLoop) -> None:
+    def _learn(self, live: LiveGroup, loop: asyncio.AbstractEventLoop) -> None:
         """Fit if it is still due and nobody else does; on a thread.
 
         Nobody is told of a fit before its version is loaded: the loop does both under one lock.
         """
 
         def change(by: Callable[[], list[PhaseLine]]) -> None:
-            asyncio.run_coroutine_threadsafe(self._change(seat, by), loop).result()
+            asyncio.run_coroutine_threadsafe(self._change(live, by), loop).result()
 
-        group = seat.group
+        group = live.group
         with group.learner() as mine:
             if not mine:
                 return

@@ -5,7 +5,7 @@ from collections.abc import Callable
 
 import pytest
 
-from qguide.server.episodes.state import Episode, EpisodeChange, Mark, Outcome
+from qguide.server.episodes.state import Episode, EpisodeChange, Outcome, ScoredState
 from qguide.server.episodes.store import EpisodeStore, MemoryEpisodeStore
 
 STORES: dict[str, Callable[[], EpisodeStore]] = {"memory": lambda: MemoryEpisodeStore(max_bytes=10**6, ttl_s=3600)}
@@ -13,8 +13,8 @@ STORES: dict[str, Callable[[], EpisodeStore]] = {"memory": lambda: MemoryEpisode
 FULL = Episode(
     id="e/1 ünï",
     steps=2,
-    last=Mark(state="ab", q_value=0.1 + 0.2, q_model="demo@1"),
-    before=Mark(state="cd", q_value=-1e-300, q_model="demo@0"),
+    last=ScoredState(state="ab", q_value=0.1 + 0.2, q_model="demo@1"),
+    before=ScoredState(state="cd", q_value=-1e-300, q_model="demo@0"),
     outcome=Outcome(reward=0.5, terminated=False, observation="end"),
 )
 

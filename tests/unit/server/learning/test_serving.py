@@ -17,7 +17,7 @@ from qguide.server.app import create_app
 from qguide.server.chat.fake_openai import FakeUpstream
 from qguide.server.http.keys import create_key
 from qguide.server.learning import limited_process
-from qguide.server.learning.seat import KEYLESS
+from qguide.server.learning.live_group import KEYLESS
 from qguide.server.learning.service import LEARNING
 from qguide.server.settings.settings import Settings
 from qguide.training.guidance_report.build import build_report

@@ -55,7 +55,7 @@ class Play:
 
 
 @dataclass(slots=True)
-class Seat:
+class LiveGroup:
     """A group, and what the steps of its episodes read.
 
     Attributes:
@@ -144,56 +144,56 @@ def group_of(key: str | None, groups: Mapping[str, str]) -> str:
     return f"+{groups[key]}" if key in groups else key
 
 
-def play_of(seat: Seat, place: str, episode: Episode | None, arm: Arm, *, exploration: float) -> Play:
+def play_of(live: LiveGroup, place: str, episode: Episode | None, arm: Arm, *, exploration: float) -> Play:
     """The part of an episode's next step.
 
     Args:
         exploration: share of the steps that take a random candidate while nothing guides.
     """
-    guide, newer = seat.guide(arm), seat.model(seat.candidate)
+    guide, newer = live.guide(arm), live.model(live.candidate)
     shadow, explore = None if newer is guide else newer, None
     if not arm.guided:
         # The control of a trial plays as without learning: nothing random, and no shadow.
-        if seat.phase != "collecting":
+        if live.phase != "collecting":
             return Play(arm)
         step = episode.steps if episode else 0
-        if point_of(hash_of("explore", place, seat.episodes, step)) < exploration:
-            explore = hash_of("candidate", place, seat.episodes, step)
+        if point_of(hash_of("explore", place, live.episodes, step)) < exploration:
+            explore = hash_of("candidate", place, live.episodes, step)
     draws = guide is not None or shadow is not None or explore is not None
     return Play(
         arm,
         guide,
         explore=explore,
         shadow=shadow,
-        shadow_version=seat.candidate or 0,
-        group=seat.group.name if draws else "",
+        shadow_version=live.candidate or 0,
+        group=live.group.name if draws else "",
     )
 
 
-def arm_of(seat: Seat, place: str, opening: Opening) -> Arm:
+def arm_of(live: LiveGroup, place: str, opening: Opening) -> Arm:
     """The arm of a new episode.
 
     By a hash with the number of episodes in it, because agents whose ids come again play the same
     task by the same id. The episode keeps it from its first step on.
     """
-    point = point_of(hash_of("arm", place, seat.episodes, seat.trial))
-    challenge = seat.challenge if seat.challenger_share else 0
-    rest = 1 - seat.challenger_share
+    point = point_of(hash_of("arm", place, live.episodes, live.trial))
+    challenge = live.challenge if live.challenger_share else 0
+    rest = 1 - live.challenger_share
     # Of the episodes that the challenger does not guide, since the trial counts no others: the
     # probability by which its statistics weigh an episode.
-    share = (seat.share - seat.challenger_share) / rest
+    share = (live.share - live.challenger_share) / rest
     newer = point >= rest
     return Arm(
-        trial=seat.trial,
+        trial=live.trial,
         guided=newer or point < share * rest,
         share=share,
         prompt=opening.prompt,
         task=opening.task,
-        guess=seat.group.progress.tasks.guess(opening.task) if seat.phase != "collecting" else None,
+        guess=live.group.progress.tasks.guess(opening.task) if live.phase != "collecting" else None,
         challenge=challenge,
         challenger=newer,
-        group="" if seat.group.name == KEYLESS else seat.group.name,
-        alpha=seat.group.progress.rules.alpha,
+        group="" if live.group.name == KEYLESS else live.group.name,
+        alpha=live.group.progress.rules.alpha,
     )
 
 
