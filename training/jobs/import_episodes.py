@@ -14,9 +14,12 @@ each episode. The rows appear all at once when everything is read; a killed run 
 """
 
 from array import array
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
+from typing import NamedTuple
 
 from pydantic import Field
 from rich.console import Console
@@ -27,13 +30,35 @@ from qguide.qnet.records import TreeRow
 from qguide.training.data.runs import JsonlWriter, RunFolder, open_run
 from qguide.training.data.trajectories import Trajectory
 from qguide.training.recordings.episode import BadRecord
-from qguide.training.recordings.formats.read import IMPORTED, ReadingModels, read_episodes, recording_of
+from qguide.training.recordings.formats.read import IMPORTED, ReadingModels, made_of_episodes, recording_of
 from qguide.training.recordings.json_stream import OnBytes
-from qguide.training.recordings.report import ImportReport, Tally
+from qguide.training.recordings.report import EpisodeFigures, ImportReport, Tally
 from qguide.training.recordings.task_tree import build_task_trees
+from qguide.training.workers.config import RowWorkers, Workers
+from qguide.training.workers.ray_actors import connected, spread
 
 TREES = "trees"
 REPORT = "report.json"
+MAY_CHANGE = frozenset({"output", "workers"})
+
+
+class WrittenEpisode(NamedTuple):
+    """An episode as its row is written."""
+
+    task_id: str
+    line: bytes
+    figures: EpisodeFigures
+
+
+class StoredEpisodes(NamedTuple):
+    """The rows of one task's episodes as they are written, to be merged here or on another machine."""
+
+    lines: list[bytes]
+
+    @property
+    def nbytes(self) -> int:
+        """Length of all lines."""
+        return sum(map(len, self.lines))
 
 
 class ImportConfig(ReadingModels):
@@ -43,11 +68,15 @@ class ImportConfig(ReadingModels):
         source: a file, or a folder with files below it; .gz, .bz2 and .xz are read as they are.
         output: the folder to write.
         environment: name of the environment, for recordings that do not name it.
+        workers: where records become rows and rows become trees: with the executor "ray", `count` tasks of Ray
+            work at a time, and the rows are the same. Records that are read with others or with files beside
+            them, such as spans, become rows in the job's own process.
     """
 
     source: Path
     output: Path
     environment: str = Field(default="imported", min_length=1)
+    workers: RowWorkers = Workers()
 
 
 def run_import(config: ImportConfig, *, console: Console | None = None) -> ImportReport:
@@ -55,15 +84,19 @@ def run_import(config: ImportConfig, *, console: Console | None = None) -> Impor
     recording = recording_of(config.source, config.format, messages=config.messages_key)
     config = config.model_copy(update={"format": recording.format})
     paths, fields = recording.paths, config.fields
-    with open_run(config.output, config) as run:
+    with open_run(config.output, config, may_change=MAY_CHANGE) as run:
         trajectories, trees = (run.path / name / "rows.partial" for name in (IMPORTED, TREES))
-        with _removed_on_failure(run, trajectories, trees):
+        with _removed_on_failure(run, trajectories, trees), connected(config.workers):
             tally = Tally(files=len(paths))
+            make, on_workers = partial(_written, config.environment), partial(spread, workers=config.workers)
             with _progress(paths, console) as on_bytes:
-                found = read_episodes(recording, fields, on_bytes=on_bytes)
-                places = _write_trajectories(config, found, trajectories, tally)
+                found = made_of_episodes(recording, fields, make, on_workers, on_bytes=on_bytes)
+                places = _write_trajectories(found, trajectories, tally)
             _require_episodes(config, tally)
-            _write_trees(trajectories, places, trees, tally)
+            with JsonlWriter(trees, flushes=False) as writer:
+                for lines, figures in on_workers(_merged, _of_tasks(trajectories, places)):
+                    writer.write_lines(lines)
+                    tally.add_task(figures)
             report = tally.report()
         for path in (trajectories, trees):
             path.replace(RunFolder(path.parent).rows)
@@ -92,8 +125,15 @@ def _removed_on_failure(run: RunFolder, *unfinished: Path) -> Iterator[None]:
         raise
 
 
+def _written(environment: str, found: Trajectory | BadRecord) -> WrittenEpisode | BadRecord:
+    if isinstance(found, BadRecord):
+        return found
+    row = found.to_row(environment=environment)
+    return WrittenEpisode(row.task_id, f"{row.model_dump_json()}\n".encode(), EpisodeFigures.of(found))
+
+
 def _write_trajectories(
-    config: ImportConfig, episodes: Iterable[Trajectory | BadRecord], output: Path, tally: Tally
+    episodes: Iterable[WrittenEpisode | BadRecord], output: Path, tally: Tally
 ) -> dict[str, "array[int]"]:
     """Write every episode; returns the offsets of each task's rows in the file."""
     places: dict[str, array[int]] = {}
@@ -103,10 +143,9 @@ def _write_trajectories(
             if isinstance(found, BadRecord):
                 tally.add_bad(found)
                 continue
-            row = found.to_row(environment=config.environment)
-            places.setdefault(row.task_id, array("Q")).append(end)
-            end += writer.write(row)
-            tally.add_episode(found)
+            places.setdefault(found.task_id, array("Q")).append(end)
+            end += writer.write_lines(found.line)
+            tally.add_episode(found.figures)
     return places
 
 
@@ -128,18 +167,22 @@ def _require_episodes(config: ImportConfig, tally: Tally) -> None:
         )
 
 
-def _write_trees(trajectories: Path, places: dict[str, "array[int]"], output: Path, tally: Tally) -> None:
-    """Write the tree of each task, in the order of their first episodes."""
-    with trajectories.open("rb") as file, JsonlWriter(output, flushes=False) as writer:
+def _of_tasks(trajectories: Path, places: dict[str, "array[int]"]) -> Iterator[StoredEpisodes]:
+    """The rows of each task, in the order of their first episodes."""
+    with trajectories.open("rb") as file:
         for offsets in places.values():
-            rows = []
+            lines = []
             for offset in offsets:
                 file.seek(offset)
-                rows.append(TreeRow.model_validate_json(file.readline()))
-            trees = build_task_trees(rows)
-            for tree in trees:
-                writer.write(tree.row)
-            tally.add_task(trees)
+                lines.append(file.readline())
+            yield StoredEpisodes(lines)
+
+
+def _merged(episodes: StoredEpisodes) -> tuple[bytes, list[Counter[str]]]:
+    """The trees of one task as lines, and their figures."""
+    trees = build_task_trees([TreeRow.model_validate_json(line) for line in episodes.lines])
+    lines = "".join(f"{tree.row.model_dump_json()}\n" for tree in trees)
+    return lines.encode(), [tree.figures for tree in trees]
 
 
 @contextmanager

@@ -14,8 +14,7 @@ import lzma
 import zlib
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field
-from itertools import count
+from dataclasses import dataclass, field, replace
 from json import JSONDecoder
 from pathlib import Path
 from typing import Any, BinaryIO, Final, NoReturn, cast
@@ -158,6 +157,8 @@ class Value:
     Attributes:
         line: its first line, from 1.
         flaw: why it cannot be read; "" if it can.
+        text: a line that is not parsed yet, in place of the value.
+        nbytes: length of its JSON.
         around: fields of the object around it, and its key there, by the names that were asked for.
     """
 
@@ -165,21 +166,30 @@ class Value:
     value: object = None
     flaw: str = ""
     around: Mapping[str, Any] = field(default_factory=dict)
+    text: bytes = b""
+    nbytes: int = field(default=1, compare=False)
 
 
 def read_values(
-    path: Path, *, within: str = "", keeping: Collection[str] = (), on_bytes: OnBytes = lambda count: None
+    path: Path,
+    *,
+    within: str = "",
+    keeping: Collection[str] = (),
+    on_bytes: OnBytes = lambda count: None,
+    parses: bool = True,
 ) -> Iterator[Value]:
     """The values of a file, in order.
 
     Args:
+        parses: False leaves lines to `parsed`.
         within: key of the list, in an object that is the whole file, whose elements are the values;
             "*" takes the values of the object itself.
         keeping: fields of that object, before the list, that each value is given.
     """
     try:
         if path.suffix == PARQUET:
-            yield from map(parse_bytes, read_records(path), count(1))
+            rows = (Value(number, text=row, nbytes=len(row)) for number, row in enumerate(read_records(path), start=1))
+            yield from map(parsed, rows) if parses else rows
             on_bytes(path.stat().st_size)
             return
         with _opened(path, on_bytes) as (file, told):
@@ -194,7 +204,7 @@ def read_values(
                 case _:
                     values = _of_lines(file, told)
             told(skipped)
-            yield from values
+            yield from map(parsed, values) if parses else values
     except OSError as error:
         raise RecordError(f"{path} cannot be read: {error.strerror or error}") from error
     except (EOFError, lzma.LZMAError, zlib.error) as error:
@@ -260,7 +270,7 @@ def _of_lines(file: BinaryIO, on_bytes: OnBytes) -> Iterator[Value]:
                 on_bytes(len(line))
             yield Value(number, flaw=f"it has more than {MOST_BYTES:,} bytes")
         elif line.strip():
-            yield parse_bytes(line, number)
+            yield Value(number, text=line, nbytes=len(line))
 
 
 def _of_document(file: BinaryIO, on_bytes: OnBytes) -> Iterator[Value]:
@@ -314,6 +324,13 @@ def _elements(text: JsonWindow, around: Mapping[str, Any]) -> Iterator[Value]:
         more = text.separate("]")
 
 
+def parsed(value: Value) -> Value:
+    """A value, parsed if it is a line that was not."""
+    if not value.text or value.flaw:
+        return value
+    return replace(parse_bytes(value.text, value.line), around=value.around)
+
+
 def parse_bytes(text: bytes, line: int = 1) -> Value:
     """The one JSON value of these bytes."""
     try:
@@ -327,12 +344,12 @@ def _checked(value: object, line: int, around: Mapping[str, Any] | None = None) 
     if exceeds_max_depth(value):
         return Value(line, flaw=f"it is nested more than {MOST_LEVELS} levels deep")
     try:
-        json.dumps(value, ensure_ascii=False, allow_nan=False).encode()
+        nbytes = len(json.dumps(value, ensure_ascii=False, allow_nan=False).encode())
     except UnicodeEncodeError:
         return Value(line, flaw="it holds text that is not UTF-8")
     except ValueError:
         return Value(line, flaw="it holds a number that is too large, such as 1e999")
-    return Value(line, value, around=around or {})
+    return Value(line, value, around=around or {}, nbytes=nbytes)
 
 
 def _reason(error: Exception) -> str:

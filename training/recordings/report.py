@@ -1,9 +1,10 @@
 """Report of an import: figures, and advice on what to collect next."""
 
+from array import array
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Final, NamedTuple, Self
 
 from rich.console import Console
 from rich.markup import escape
@@ -12,7 +13,6 @@ from rich.table import Table
 from qguide.qnet.records import Row
 from qguide.training.data.trajectories import Trajectory
 from qguide.training.recordings.episode import BadRecord
-from qguide.training.recordings.task_tree import TaskTree
 
 MOST_SHOWN: Final = 20
 """Bad records that are named; the others are counted."""
@@ -68,6 +68,21 @@ class ImportReport(Row):
     advice: tuple[str, ...] = ()
 
 
+class EpisodeFigures(NamedTuple):
+    """The part of an episode that a report counts."""
+
+    reward: float
+    actions: int
+    tool_calls: int
+    left_out: Mapping[str, int]
+
+    @classmethod
+    def of(cls, episode: Trajectory) -> Self:
+        """Count one episode."""
+        calls = sum(len(message.tool_calls) for message in episode.messages)
+        return cls(episode.reward, len(episode.replies), calls, episode.left_out)
+
+
 @dataclass(slots=True)
 class Tally:
     """Running figures of an import.
@@ -78,17 +93,17 @@ class Tally:
 
     files: int = 0
     skipped: int = 0
-    rewards: list[float] = field(default_factory=list)
+    rewards: "array[float]" = field(default_factory=lambda: array("d"))
     bad: list[str] = field(default_factory=list)
     left_out: Counter[str] = field(default_factory=Counter)
     counts: Counter[str] = field(default_factory=Counter)
 
-    def add_episode(self, episode: Trajectory) -> None:
+    def add_episode(self, figures: EpisodeFigures) -> None:
         """Count an episode."""
-        self.rewards.append(episode.reward)
-        self.left_out.update(episode.left_out)
-        self.counts["actions"] += sum(message.role == "assistant" for message in episode.messages)
-        self.counts["tool_calls"] += sum(len(message.tool_calls) for message in episode.messages)
+        self.rewards.append(figures.reward)
+        self.left_out.update(figures.left_out)
+        self.counts["actions"] += figures.actions
+        self.counts["tool_calls"] += figures.tool_calls
 
     def add_bad(self, record: BadRecord) -> None:
         """Count a bad record, and name it if it is one of the first."""
@@ -96,13 +111,13 @@ class Tally:
         if len(self.bad) < MOST_SHOWN:
             self.bad.append(str(record))
 
-    def add_task(self, trees: Sequence[TaskTree]) -> None:
-        """Count the trees of one task."""
+    def add_task(self, trees: Sequence[Counter[str]]) -> None:
+        """Count the figures of the trees of one task."""
         self.counts["tasks"] += 1
-        self.counts["tasks_with_one_episode"] += sum(tree.figures["episodes"] for tree in trees) == 1
+        self.counts["tasks_with_one_episode"] += sum(figures["episodes"] for figures in trees) == 1
         self.counts["split_tasks"] += len(trees) > 1
-        for tree in trees:
-            self.counts.update(tree.figures)
+        for figures in trees:
+            self.counts.update(figures)
 
     def report(self) -> ImportReport:
         """The report, with its advice."""

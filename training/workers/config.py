@@ -21,7 +21,8 @@ class Workers(JobOptions):
         address: of the Ray cluster, for example "auto" or "ray://head:10001"; "" starts one on this
             machine for the length of the job.
         cpus: CPUs that a Ray actor reserves.
-        timeout_s: longest wait for one step, after which a worker is killed and replaced.
+        timeout_s: longest wait for one step, after which a worker is killed and replaced; for rows that Ray reads,
+            longest time for those of one task, after which the job ends.
         policy_actors: Ray actors that draw from each local policy of the job; 0 draws in the job's own
             process. Hosted policies and the expert are not concerned.
         policy_gpus: GPUs that each of them reserves; a part of one is possible. The device is

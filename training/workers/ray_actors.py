@@ -8,6 +8,7 @@ arrive while it is full.
 import logging
 import os
 import pickle
+import signal
 import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -116,7 +117,7 @@ class RayExecutor:
     def __init__(self, spec: EnvironmentSpec, workers: Workers) -> None:
         """Connect to the cluster, or start one on this machine."""
         self._open = ExitStack()
-        self._open.enter_context(_connected(workers))
+        self._open.enter_context(connected(workers))
         import ray
 
         self._spec, self._workers = spec, workers
@@ -133,8 +134,11 @@ class RayExecutor:
 
 
 @contextmanager
-def _connected(workers: Workers) -> Iterator[None]:
-    """A cluster with room for all workers; one that is started here ends with the block."""
+def connected(workers: Workers) -> Iterator[None]:
+    """A cluster with room for all workers, if they are Ray's; one that is started here ends with the block."""
+    if workers.executor != "ray":
+        yield
+        return
     try:
         os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
         # Ray's own choice, 15, lets every other program of the machine go first.
@@ -202,11 +206,12 @@ def spread(function: Callable[[T], Result], items: Iterable[T], workers: Workers
     first = next(batches, None)
     if first is None:  # a cluster costs seconds
         return
-    with _connected(workers):
+    with connected(workers):
         import ray
 
         run = ray.remote(_results).options(num_cpus=workers.cpus)
-        job = ray.put((pickle.dumps(function), spec_of(None)))
+        # Ray's own pickle takes a format of the user's that has a lambda, too.
+        job = ray.put((ray.cloudpickle.dumps(function), spec_of(None), workers.timeout_s))
         on_the_way: deque[Any] = deque()
         for batch in chain([first], batches):
             on_the_way.append(run.remote(job, batch))
@@ -229,10 +234,23 @@ def _batches(items: Iterable[T]) -> Iterator[list[T]]:
         yield batch
 
 
-def _results(job: tuple[bytes, EnvironmentSpec], batch: Sequence[Any]) -> list[Any]:
-    pickled, spec = job
+def _results(job: tuple[bytes, EnvironmentSpec, float], batch: Sequence[Any]) -> list[Any]:
+    pickled, spec, timeout_s = job
     enter(spec)  # first, because the function may be found nowhere else
-    return list(map(pickle.loads(pickled), batch))
+    function = pickle.loads(pickled)
+
+    def late(*_: object) -> None:
+        raise ConfigError(f"it took more than {timeout_s:g} s; if it does not hang, set workers.timeout_s higher")
+
+    signal.signal(signal.SIGALRM, late)
+    results = []
+    try:
+        for item in batch:
+            signal.setitimer(signal.ITIMER_REAL, timeout_s)
+            results.append(function(item))
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+    return results
 
 
 def _arrived(batch: Any) -> list[Any]:

@@ -1,13 +1,13 @@
 """The layout of a format: its files, and where an episode's parts lie or their translation."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from os.path import normpath
 from pathlib import Path
 from typing import Any, Final
 
-from qguide.qnet.errors import ConfigError, RecordError
+from qguide.qnet.errors import ConfigError
 from qguide.training.data.parquet import PARQUET
 from qguide.training.data.trajectories import Trajectory
 from qguide.training.recordings.episode import MESSAGES, PLAIN, Places, read_message_record
@@ -83,22 +83,24 @@ def files_of(source: Path, patterns: Sequence[str] = ()) -> list[Path]:
 
 
 def values_of(path: Path, layout: Layout, on_bytes: OnBytes) -> Iterator[Value]:
-    """The records of a file."""
+    """The records of a file, lines not parsed yet; around each is what its file tells of it."""
     if layout.values:
-        return layout.values(path, on_bytes)
-    return read_values(path, within=layout.within, keeping=layout.keeping, on_bytes=on_bytes)
+        found = layout.values(path, on_bytes)
+    else:
+        found = read_values(path, within=layout.within, keeping=layout.keeping, on_bytes=on_bytes, parses=False)
+    return (_told_of_file(value, path, layout) for value in found)
 
 
-def told_of_file(record: Record, value: Value, path: Path, layout: Layout) -> Record:
-    """A record with the names of its file and folders, and what stands around and beside it."""
+def _told_of_file(value: Value, path: Path, layout: Layout) -> Value:
+    """A record with the names of its file and folders, and what stands beside it."""
     folders = _folders_of(path)
     told: dict[str, Any] = {"@file": _stem(path), "@folder": folders[0], "@folders": folders, **value.around}
     if layout.beside and (beside := path.parent / layout.beside).is_file():
         first = next(read_values(beside), None)
         if first is None or first.flaw:
-            raise RecordError(f"{layout.beside} is not JSON that can be read")
+            return replace(value, flaw=value.flaw or f"{layout.beside} is not JSON that can be read")
         told["@beside"] = first.value
-    return {**record, **told}
+    return replace(value, around=told)
 
 
 @lru_cache(maxsize=1)

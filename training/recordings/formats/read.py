@@ -1,9 +1,10 @@
 """Recordings in a format that is named or shows in their first record, and their episodes."""
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
-from typing import Final
+from typing import Any, Final, NamedTuple, TypeVar
 
 from pydantic import Field
 
@@ -34,10 +35,10 @@ from qguide.training.recordings.formats.data_sets import (
     read_sharegpt_record,
     read_tree_record,
 )
-from qguide.training.recordings.formats.layout import Layout, files_of, told_of_file, values_of
+from qguide.training.recordings.formats.layout import Layout, files_of, values_of
 from qguide.training.recordings.formats.openhands import openhands_records
 from qguide.training.recordings.formats.trace_records import langfuse, langsmith, mlflow, phoenix
-from qguide.training.recordings.json_stream import OnBytes, read_values
+from qguide.training.recordings.json_stream import OnBytes, Value, parsed, read_values
 from qguide.training.recordings.otel import read_spans
 from qguide.training.recordings.otel_spans import fragments_of
 
@@ -282,10 +283,47 @@ def _shows(record: object, place: str) -> bool:
     return (isinstance(record, Mapping) and place in record) or value_at(record, place) is not None
 
 
+class StoredRecord(NamedTuple):
+    """A record as its file has it, to be read here or on another machine."""
+
+    path: Path
+    value: Value
+
+    @property
+    def nbytes(self) -> int:
+        """Length of the record."""
+        return self.value.nbytes
+
+
+Made = TypeVar("Made")
+Spread = Callable[[Callable[[StoredRecord], Any], Iterable[StoredRecord]], Iterable[Any]]
+"""Results of a function for each record, in order; `map` is one."""
+
+
 def read_episodes(
     recording: Recording, fields: Fields, *, on_bytes: OnBytes = lambda count: None
 ) -> Iterator[Trajectory | BadRecord]:
     """The episodes of a recording, and the records that hold none."""
+    return made_of_episodes(recording, fields, _itself, map, on_bytes=on_bytes)
+
+
+def _itself(found: Trajectory | BadRecord) -> Trajectory | BadRecord:
+    return found
+
+
+def made_of_episodes(
+    recording: Recording,
+    fields: Fields,
+    make: Callable[[Trajectory | BadRecord], Made],
+    spread: Spread,
+    *,
+    on_bytes: OnBytes,
+) -> Iterator[Made]:
+    """Results of a function for each episode of a recording, and each record that holds none.
+
+    Records are read where `spread` calls, which is here for formats that need more than a record: the other
+    requests of its trace, or files beside it.
+    """
     layout = recording.layout
     if fields.messages and (layout.fragments or layout.read is read_tree_record):
         raise ConfigError(
@@ -295,28 +333,51 @@ def read_episodes(
     if fields.model and layout.fragments:
         raise ConfigError(f"--model-key is not for {recording.format}, whose records are single requests; leave it out")
     if fragments := layout.fragments:
-        return read_spans(recording.paths, fields, fragments, on_bytes=on_bytes)
-    read = _read(recording, fields, on_bytes)
-    return recorded_once(read, lambda one: "" if isinstance(one, BadRecord) else one.episode)
+        return map(make, read_spans(recording.paths, fields, fragments, on_bytes=on_bytes))
+    read = partial(_read, layout, fields, make)
+    records = (StoredRecord(path, value) for path in recording.paths for value in values_of(path, layout, on_bytes))
+    return _made(map(read, records) if layout.values else spread(read, records), fields)
 
 
-def _read(recording: Recording, fields: Fields, on_bytes: OnBytes) -> Iterator[Trajectory | BadRecord]:
-    layout, unnamed, named = recording.layout, 0, False
-    for path in recording.paths:
-        for value in values_of(path, layout, on_bytes):
-            try:
-                if value.flaw:
-                    raise RecordError(value.flaw)
-                if not isinstance(value.value, dict):
-                    raise RecordError("it is not a JSON object")
-                record = told_of_file(value.value, value, path, layout)
-                episodes = list(layout.episodes(record, fields))
-                named = named or bool(stated_task(record, *fields.tasks))
-                unnamed += not named
-                yield from _by_model(episodes, record, fields) if fields.model else episodes
-            except RecordError as error:
-                yield BadRecord(path, value.line, str(error))
-    if unnamed and not named:
+class _Read(NamedTuple):
+    """What is made of the episodes of one record.
+
+    Attributes:
+        episode: id under which a server recorded it; "" if none did.
+        named: whether it has a task id where the operator says; None for a record that holds no episode.
+    """
+
+    episode: str
+    named: bool | None
+    made: list[Any]
+
+
+def _read(
+    layout: Layout, fields: Fields, make: Callable[[Trajectory | BadRecord], object], stored: StoredRecord
+) -> _Read:
+    value = parsed(stored.value)
+    try:
+        if value.flaw:
+            raise RecordError(value.flaw)
+        if not isinstance(value.value, dict):
+            raise RecordError("it is not a JSON object")
+        record = {**value.value, **value.around}
+        episodes = list(layout.episodes(record, fields))
+        named = bool(stated_task(record, *fields.tasks))
+        if fields.model:
+            episodes = _by_model(episodes, record, fields)
+    except RecordError as error:
+        return _Read("", None, [make(BadRecord(stored.path, value.line, str(error)))])
+    return _Read(episodes[0].episode if episodes else "", named, list(map(make, episodes)))
+
+
+def _made(found: Iterable[_Read], fields: Fields) -> Iterator[Any]:
+    """What was made of each record, if one has a task id where the operator says."""
+    named = set[bool | None]()
+    for one in recorded_once(found):
+        named.add(one.named)
+        yield from one.made
+    if False in named and True not in named:
         require_a_task(fields)
 
 

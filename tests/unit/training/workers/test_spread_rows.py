@@ -1,5 +1,7 @@
 """Jobs whose rows are spread over tasks of Ray: the files of one process."""
 
+import json
+import time
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -8,8 +10,10 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
-from benchmarks.rows.rows import RowsBench, group_lines, tree_lines
-from qguide.qnet.errors import RecordError
+from benchmarks.rows.rows import RowsBench, group_lines, messages_lines, tree_lines
+from qguide.qnet.errors import ConfigError, RecordError
+from qguide.training.algorithms.tree import Tree
+from qguide.training.jobs.import_episodes import ImportConfig, run_import
 from qguide.training.jobs.label import LabelConfig, run_label
 from qguide.training.jobs.pairs import PairsConfig, StoredGroups, run_pairs
 from qguide.training.processes.messages import WorkerLostError
@@ -24,13 +28,13 @@ RAY = {"executor": "ray", "count": 2}
 
 @pytest.fixture(scope="module")
 def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[Path]]:
-    """Trees, and decision groups."""
+    """Trees, decision groups, and chats."""
     root = tmp_path_factory.mktemp("rows")
-    for name, lines in (("trees", tree_lines), ("groups", group_lines)):
+    for name, lines in (("trees", tree_lines), ("groups", group_lines), ("messages", messages_lines)):
         (root / name).mkdir()
         with (root / name / "rows.jsonl").open("w") as file:
             file.writelines(lines(RowsBench(output=root / "none.json"), ROWS))
-    return {name: [root / name] for name in ("trees", "groups")}
+    return {name: [root / name] for name in ("trees", "groups", "messages")}
 
 
 def label(output: Path, folders: dict[str, list[Path]], **options: Any) -> None:
@@ -38,10 +42,17 @@ def label(output: Path, folders: dict[str, list[Path]], **options: Any) -> None:
 
 
 def pairs(output: Path, folders: dict[str, list[Path]], **options: Any) -> None:
-    run_pairs(PairsConfig.model_validate({**folders, "trajectories": folders["trees"], "output": output, **options}))
+    sources = {"trajectories": folders["trees"], **folders}
+    sources.pop("messages", None)
+    run_pairs(PairsConfig.model_validate({**sources, "output": output, **options}))
 
 
-@pytest.mark.parametrize("job", [label, pairs])
+def import_(output: Path, folders: dict[str, list[Path]], **options: Any) -> None:
+    [source] = folders["messages"]
+    run_import(ImportConfig.model_validate({"source": source, "output": output, **options}))
+
+
+@pytest.mark.parametrize("job", [label, pairs, import_])
 def test_files_are_those_of_one_process(
     tmp_path: Path,
     ray_cluster: None,
@@ -52,7 +63,9 @@ def test_files_are_those_of_one_process(
     monkeypatch.setattr("qguide.training.workers.ray_actors._BATCH_BYTES", 2**14)
     job(tmp_path / "here", folders)
     job(tmp_path / "spread", folders, workers=RAY)
-    for name in ("rows.jsonl", "metrics.jsonl"):
+    written = [path.relative_to(tmp_path / "here") for path in (tmp_path / "here").rglob("*.jsonl")]
+    assert len(written) == (3 if job is import_ else 2)
+    for name in written:
         here, spread = ((tmp_path / run / name).read_bytes() for run in ("here", "spread"))
         assert here == spread != b"", name
 
@@ -65,6 +78,46 @@ def test_what_a_task_refuses_is_told_as_in_one_process(tmp_path: Path, ray_clust
         with pytest.raises(RecordError, match=r"rows\.jsonl, task task/0: the same exploration stands"):
             label(tmp_path / "labels", {"trees": [tmp_path / "twice"]}, workers=workers)
     assert not (tmp_path / "labels/rows.jsonl").exists()
+
+
+@pytest.mark.parametrize("layout", ["lines", "list"])
+def test_records_of_an_import_are_judged_as_in_one_process(
+    tmp_path: Path, ray_cluster: None, layout: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("qguide.training.workers.ray_actors._BATCH_BYTES", 2**11)
+    [chat] = messages_lines(RowsBench(output=tmp_path / "none.json"), 1)
+    [tree] = tree_lines(RowsBench(output=tmp_path / "none.json"), 1)
+    served = tree.replace('"draws": 1', '"draws": 1, "episode": "e1"')
+    for name, format_, rows in (("chats", "messages", [chat, "{}", chat]), ("served", "served", [served] * 40)):
+        source = tmp_path / f"{name}.{layout}.json"
+        source.write_text("\n".join(rows) if layout == "lines" else f"[{','.join(rows)}]")
+        here, spread = (tmp_path / f"{name}-{where}" for where in ("here", "spread"))
+        for output, workers in ((here, {}), (spread, RAY)):
+            import_(output, {"messages": [source]}, format=format_, skip_bad=True, workers=workers)
+        report = json.loads((here / "report.json").read_bytes())
+        assert report == json.loads((spread / "report.json").read_bytes())
+        assert (report["episodes"], report["skipped"]) == ((2, 1) if name == "chats" else (1, 0))
+
+
+def hanging(tree: Tree) -> dict[int, float]:
+    """A target that does not come back."""
+    time.sleep(60)
+    return {}
+
+
+def test_a_target_that_hangs_ends_the_job(tmp_path: Path, ray_cluster: None, folders: dict[str, list[Path]]) -> None:
+    target = f"{__name__}:{hanging.__name__}"
+    with pytest.raises(ConfigError, match=r"gave no labels of task task/\d+: .*more than 0.5 s.*set workers.timeout_s"):
+        label(tmp_path, folders, target=target, workers={**RAY, "timeout_s": 0.5})
+
+
+def test_pairs_of_trajectories_alone_need_no_ray(
+    tmp_path: Path, ray_cluster: None, folders: dict[str, list[Path]]
+) -> None:
+    no_room = {**RAY, "count": 999}
+    with pytest.raises(ConfigError, match=r"workers.count is 999"):
+        pairs(tmp_path, folders, workers=no_room)
+    pairs(tmp_path, {"groups": [], "trees": [], "trajectories": folders["trees"]}, workers=no_room)
 
 
 def test_a_batch_is_done_again_by_another_worker_and_given_up_after_four(tmp_path: Path, ray_cluster: None) -> None:
