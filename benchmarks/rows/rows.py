@@ -8,12 +8,16 @@ system's figures. The goal is a peak that hardly grows with the number of rows.
 import json
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from random import Random
 from tempfile import TemporaryDirectory
+from threading import Event, Thread
 from typing import Annotated, Final, Literal
 
+import psutil
 from pydantic import BaseModel, ConfigDict, Field
 from rich.box import SIMPLE
 from rich.console import Console
@@ -41,6 +45,7 @@ class RowsBench(BenchOptions):
         steps: actions of an episode.
         episodes: rows of each task.
         characters: length of an action's observation.
+        ray: tasks of Ray at a time, which is started for each job; 0 measures one process.
         folder: where the corpora are written for the time being; None for the system's folder.
         seed: of the corpora.
         command: the command line.
@@ -52,6 +57,7 @@ class RowsBench(BenchOptions):
     steps: int = Field(default=5, ge=1)
     episodes: int = Field(default=4, ge=1)
     characters: int = Field(default=200, ge=1)
+    ray: int = Field(default=0, ge=0)
     folder: Path | None = None
     seed: int = 0
     command: str = ""
@@ -62,7 +68,11 @@ class JobRow(BaseModel):
 
     Attributes:
         mib: size of the corpus.
+        cpu_s: of its process.
         peak_mib: the most memory that its process held.
+        wall_s: from its start to its end.
+        ray_cpu_s: CPU time of Ray's processes; 0 without them.
+        worker_mib: the most memory that one of Ray's workers held, what it read in Ray's shared store included.
     """
 
     model_config = ConfigDict(frozen=True)
@@ -72,10 +82,13 @@ class JobRow(BaseModel):
     mib: float
     cpu_s: float
     peak_mib: float
+    wall_s: float = 0.0
+    ray_cpu_s: float = 0.0
+    worker_mib: float = 0.0
 
     @property
     def cpu_s_per_1000(self) -> float:
-        """CPU time of a thousand rows."""
+        """CPU time of a thousand rows in the job's process."""
         return 1000 * self.cpu_s / self.rows
 
 
@@ -121,8 +134,55 @@ def _measured(config: RowsBench, job: MeasuredJob, rows: int, folder: Path) -> J
     }[job]
     if job != "import":
         arguments += ["--set", f"output={folder / job}"]
-    cpu_s, peak_mib = process_cost([sys.executable, "-m", "qguide", *arguments])
-    return JobRow(job=job, rows=rows, mib=corpus.stat().st_size / 2**20, cpu_s=cpu_s, peak_mib=peak_mib)
+    if config.ray:
+        arguments += ["--set", "workers.executor=ray", "--set", f"workers.count={config.ray}"]
+    started = time.monotonic()
+    with watching_ray() as of_ray:
+        cpu_s, peak_mib = process_cost([sys.executable, "-m", "qguide", *arguments])
+    return JobRow(
+        job=job,
+        rows=rows,
+        mib=corpus.stat().st_size / 2**20,
+        cpu_s=cpu_s,
+        peak_mib=peak_mib,
+        wall_s=time.monotonic() - started,
+        ray_cpu_s=sum(cpu_s for cpu_s, _ in of_ray.values()),
+        worker_mib=max((mib for _, mib in of_ray.values()), default=0.0),
+    )
+
+
+@contextmanager
+def watching_ray() -> Iterator[dict[int, tuple[float, float]]]:
+    """CPU seconds and most MiB of Ray's processes below this one, by process id; of other processes than workers, 0."""
+    found = dict[int, tuple[float, float]]()
+    over = Event()
+
+    def watch() -> None:
+        while not over.wait(1):
+            for process in psutil.Process().children(recursive=True):
+                with suppress(psutil.Error, OSError):
+                    name = " ".join(process.cmdline())
+                    if "ray/" in name or name.startswith("ray::"):
+                        used = process.cpu_times()
+                        mib = _most_mib(process) if name.startswith("ray::") else 0.0
+                        found[process.pid] = (used.user + used.system, mib)
+
+    thread = Thread(target=watch)
+    thread.start()
+    try:
+        yield found
+    finally:
+        over.set()
+        thread.join()
+
+
+def _most_mib(process: psutil.Process) -> float:
+    """The most memory that a process held; that of now where the system does not say."""
+    status = Path(f"/proc/{process.pid}/status")
+    if not status.exists():
+        return float(process.memory_info().rss) / 2**20
+    [kib] = [line.split()[1] for line in status.read_text().splitlines() if line.startswith("VmHWM")]
+    return int(kib) / 1024
 
 
 _WATCH: Final = """
@@ -207,11 +267,13 @@ def messages_lines(config: RowsBench, rows: int) -> Iterator[str]:
 def print_rows(run: RowsRun, console: Console) -> None:
     """Print the cost of each job, and whether the goal is kept."""
     table = Table(box=SIMPLE)
-    for name in ("job", "rows", "MiB", "CPU s per 1,000 rows", "peak MiB"):
+    for name in ("job", "rows", "MiB", "rows/s", "CPU s per 1,000 rows", "peak MiB", "Ray: CPU s", "a worker: MiB"):
         table.add_column(name, justify="left" if name == "job" else "right")
     for row in run.jobs:
-        table.add_row(row.job, f"{row.rows:,}", f"{row.mib:,.0f}", f"{row.cpu_s_per_1000:.2f}", f"{row.peak_mib:,.0f}")
+        of_job = (f"{row.mib:,.0f}", f"{row.rows / row.wall_s:,.0f}", f"{row.cpu_s_per_1000:.2f}")
+        of_ray = (f"{row.ray_cpu_s:,.0f}", f"{row.worker_mib:,.0f}") if row.ray_cpu_s else ("", "")
+        table.add_row(row.job, f"{row.rows:,}", *of_job, f"{row.peak_mib:,.0f}", *of_ray)
     console.print(table)
-    most = max(row.peak_mib for row in run.jobs)
+    most = max(max(row.peak_mib, row.worker_mib) for row in run.jobs)
     kept = "kept" if most <= GOAL_MIB else "missed"
     console.print(f"the most is {most:,.0f} MiB, goal {GOAL_MIB}: {kept}", highlight=False)

@@ -1,10 +1,12 @@
 """`python -m benchmarks rows` measures each job over each corpus."""
 
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
-from benchmarks.rows.rows import RowsBench, RowsRun, process_cost, rows_bench
+from benchmarks.rows.rows import RowsBench, RowsRun, process_cost, rows_bench, watching_ray
 from qguide.qnet.errors import ConfigError
 from qguide.training.configs.job_files import load_config
 
@@ -31,3 +33,12 @@ def test_a_command_that_fails_is_an_error() -> None:
 def test_the_memory_of_who_measures_is_not_the_commands() -> None:
     held = bytearray(b"1") * 2**28
     assert process_cost(["/bin/true"])[1] < 100 < len(held) / 2**20
+
+
+@pytest.mark.parametrize(("name", "worker"), [("ray::_results", True), ("/lib/ray/raylet", False), ("other", None)])
+def test_what_a_worker_of_ray_held_is_told_after_it_let_go_of_it(name: str, worker: bool | None) -> None:
+    held = "held = bytearray(b'1') * 2**28; del held; import time; time.sleep(2.5)"
+    with watching_ray() as found:
+        subprocess.run([name, "-S", "-c", held], executable=sys.executable, check=True)
+    most = [mib for _, mib in found.values()]
+    assert most == [] if worker is None else [mib > 256 for mib in most] == [worker]

@@ -111,15 +111,6 @@ def test_a_target_that_hangs_ends_the_job(tmp_path: Path, ray_cluster: None, fol
         label(tmp_path, folders, target=target, workers={**RAY, "timeout_s": 0.5})
 
 
-def test_pairs_of_trajectories_alone_need_no_ray(
-    tmp_path: Path, ray_cluster: None, folders: dict[str, list[Path]]
-) -> None:
-    no_room = {**RAY, "count": 999}
-    with pytest.raises(ConfigError, match=r"workers.count is 999"):
-        pairs(tmp_path, folders, workers=no_room)
-    pairs(tmp_path, {"groups": [], "trees": [], "trajectories": folders["trees"]}, workers=no_room)
-
-
 def test_a_batch_is_done_again_by_another_worker_and_given_up_after_four(tmp_path: Path, ray_cluster: None) -> None:
     workers = Workers(executor="ray", count=1)
     rows = [StoredGroups(tmp_path, number, b"{}") for number in range(3)]
