@@ -344,7 +344,8 @@ class _Read(NamedTuple):
 
     Attributes:
         episode: id under which a server recorded it; "" if none did.
-        named: whether it has a task id where the operator says; None for a record that holds no episode.
+        named: whether it has a task id, which rows of ours always have, where the operator says; None for a record that
+            holds no episode.
     """
 
     episode: str
@@ -363,7 +364,7 @@ def _read(
             raise RecordError("it is not a JSON object")
         record = {**value.value, **value.around}
         episodes = list(layout.episodes(record, fields))
-        named = bool(stated_task(record, *fields.tasks))
+        named = layout.read is read_tree_record or bool(stated_task(record, *fields.tasks))
         if fields.model:
             episodes = _by_model(episodes, record, fields)
     except RecordError as error:
