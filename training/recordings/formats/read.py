@@ -340,7 +340,7 @@ def made_of_episodes(
 
 
 class _Read(NamedTuple):
-    """What is made of the episodes of one record.
+    """Results for the episodes of one record.
 
     Attributes:
         episode: id under which a server recorded it; "" if none did.
@@ -373,7 +373,7 @@ def _read(
 
 
 def _made(found: Iterable[_Read], fields: Fields) -> Iterator[Any]:
-    """What was made of each record, if one has a task id where the operator says."""
+    """Results for each record; refused if none has a task id where the operator says."""
     named = set[bool | None]()
     for one in recorded_once(found):
         named.add(one.named)
