@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from math import ceil, inf
-from typing import Any, get_args
+from typing import Any
 
 import structlog
 from fastapi import FastAPI, Request
@@ -55,7 +55,6 @@ from qguide.server.http.errors import (
     UnknownResponseError,
     UntrustedHostError,
 )
-from qguide.server.settings.settings import PassedOn
 
 STATUSES = (400, 401, 403, 404, 408, 409, 413, 422, 429, 431, 500, 502, 503, 504)
 """Every status that an error response can have."""
@@ -209,18 +208,27 @@ def _named_by_caller(parts: Sequence[str | int], body: Any, *, is_missing: bool)
     return [*named, *(parts[-1:] if is_missing else ())]
 
 
+def _setting_of(path: str) -> str:
+    """The setting that a path of this API needs; "" if it needs none."""
+    match path.removeprefix("/v1/").split("/"):
+        case ["embeddings" | "files" | "batches", *_]:
+            return "the operator may pass it on to an upstream by QGUIDE_PASS_THROUGH"
+        case ["learning", *_]:
+            return "a server with QGUIDE_LEARN has it, and takes orders there with QGUIDE_ADMIN"
+        case ["episodes", *_] | ["models", "load" | "drop" | "alias" | "shadow"]:
+            return "the operator's routes need QGUIDE_ADMIN"
+    return ""
+
+
 async def _http(request: Request, error: Exception) -> JSONResponse:
     if not isinstance(error, HTTPException):
         return unknown_error_response(request, error)
     code = HTTP_CODES.get(error.status_code, "invalid_request")
-    message = str(error.detail)
-    if error.status_code == 404 and request.url.path.startswith(_API):
-        path = request.url.path
-        passed = path.removeprefix("/v1/").partition("/")[0] in get_args(PassedOn)
-        remedy = (
-            "the operator may pass it on to an upstream by QGUIDE_PASS_THROUGH" if passed else "/docs lists all paths"
-        )
-        message = f"there is no path {path[:_SHOWN_PATH]!r}; {remedy}"
+    message, path = str(error.detail), request.url.path
+    if error.status_code == 404 and path.startswith(_API):
+        message = f"there is no path {path[:_SHOWN_PATH]!r}; {_setting_of(path) or '/docs lists all paths'}"
+    elif error.status_code == 405 and (setting := _setting_of(path)):
+        message = f"{path[:_SHOWN_PATH]!r} does not take {request.method}; {setting}"
     response = _response(request, Failure(error.status_code, code, message))
     response.headers.update(error.headers or {})  # a 405 lists the allowed methods in `Allow`
     return response

@@ -204,6 +204,7 @@ def test_a_wrong_address_has_the_same_shape(client: TestClient, path: str, code:
     [
         ("/v1/nope", "not_found", "there is no path '/v1/nope'; /docs lists all paths"),
         ("/v1/embeddings", "not_found", "there is no path '/v1/embeddings'; the operator may pass it on"),
+        ("/v1/learning", "not_found", "there is no path '/v1/learning'; a server with QGUIDE_LEARN has it"),
         ("/v1/chat/nope", "not_found", "there is no path '/v1/chat/nope'"),
         ("/v1/models/nope", "model_not_found", "there is no single model 'nope'"),
     ],
@@ -217,6 +218,15 @@ def test_what_openais_api_lacks_here_is_told_in_openais_format(
     assert set(error) == {"message", "type", "param", "code", "request_id"}
     assert (error["type"], error["code"]) == ("invalid_request_error", code)
     assert said in error["message"]
+
+
+@pytest.mark.parametrize("order", ["load", "alias"])
+def test_an_operators_route_that_is_off_names_its_setting(client: TestClient, order: str) -> None:
+    response = client.post(f"/v1/models/{order}", json={})
+    assert response.status_code == 405
+    assert response.json()["error"]["message"] == (
+        f"'/v1/models/{order}' does not take POST; the operator's routes need QGUIDE_ADMIN"
+    )
 
 
 def test_a_wrong_method_is_told_the_right_ones(client: TestClient) -> None:
