@@ -133,14 +133,15 @@ def ridge(x: Design, y: Floats, *, alpha: float, sizes: Floats | None = None) ->
     mean = float(y.mean())
     squares = np.float32(1) if sizes is None else np.square(sizes).astype(np.float32)
     target = (y - mean).astype(np.float32)
-    residual = np.inf
+    rows, residual = x.rows, np.inf
     if len(target) <= _MANY:
-        solved, residual = _solved(x.rows, squares, target, alpha)
+        solved, residual = _solved(rows, squares, target, alpha)
     if residual > _MOST_RESIDUAL:  # sums of 32 bits do not converge where few columns are large and examples many
-        wide = x.rows.astype(np.float64)
-        about = _preconditioner(wide, squares, alpha)
-        solved, _ = _solved(wide, squares, target.astype(np.float64), alpha, about=about)
-    weights: Floats = (squares * (x.rows.T @ solved)).astype(np.float64)
+        # Places are shared: `astype` would copy them, too.
+        rows = sparse.csr_matrix((rows.data.astype(np.float64), rows.indices, rows.indptr), rows.shape)
+        about = _preconditioner(rows, squares, alpha)
+        solved, _ = _solved(rows, squares, target.astype(np.float64), alpha, about=about)
+    weights: Floats = (squares * (rows.T @ solved)).astype(np.float64)
     return weights, mean
 
 
@@ -171,7 +172,8 @@ def _preconditioner(rows: Any, squares: Any, alpha: float) -> LinearOperator:
     weighed = squares * np.bincount(rows.indices, np.square(rows.data), minlength=columns)
     most = min(_PRECONDITIONED, columns)
     largest = np.argpartition(weighed, -most)[-most:]
-    z = rows[:, largest].toarray() * np.sqrt(np.broadcast_to(squares, columns)[largest])
+    z = rows[:, largest].toarray()
+    z *= np.sqrt(np.broadcast_to(squares, columns)[largest])
     rest = alpha + (weighed.sum() - weighed[largest].sum()) / examples
     inner = cho_factor(z.T @ z + rest * np.eye(most))
     return LinearOperator((examples, examples), lambda c: (c - z @ cho_solve(inner, z.T @ c)) / rest, dtype=rows.dtype)
