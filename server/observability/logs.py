@@ -44,6 +44,7 @@ def configure_logging(level: str) -> None:
                 structlog.stdlib.add_logger_name,
             ],
             processors=[structlog.stdlib.ProcessorFormatter.remove_processors_meta, *ends],
+            pass_foreign_args=True,
         )
     )
     # At INFO libraries log details of requests, each in its own way.
@@ -81,8 +82,11 @@ class Failures:
 
 
 def _without_arguments(logger: object, method: str, event: EventDict) -> EventDict:
-    """The format string of a library's log record: its arguments may hold a user's text."""
+    """The format string of a library's record; of its arguments, which may hold a user's text, numbers and types."""
     event["event"] = str(event["_record"].msg).partition("\n")[0]
+    filled_in = event.pop("positional_args", ())
+    if isinstance(filled_in, tuple) and filled_in:
+        event["arguments"] = [one if isinstance(one, int | float) else type(one).__name__ for one in filled_in]
     return event
 
 

@@ -259,7 +259,8 @@ def build_tracing(endpoint: str | None) -> Tracing:
         raise ConfigError(
             f"QGUIDE_OTLP_ENDPOINT is set but OpenTelemetry is not installed; {install('otel')}, or unset the variable"
         ) from error
-    exporter = OTLPSpanExporter(f"{endpoint.rstrip('/')}/v1/traces")
+    # Some write the whole address of the traces.
+    exporter = OTLPSpanExporter(f"{endpoint.rstrip('/').removesuffix('/v1/traces')}/v1/traces")
     return OtelTracing(BatchSpanProcessor(exporter))
 
 

@@ -163,6 +163,13 @@ def test_a_thread_that_dies_says_where(serve: Serve, written: io.StringIO) -> No
     assert CANARY not in written.getvalue()
 
 
+def test_of_what_a_library_fills_in_numbers_and_types_are_told(written: io.StringIO) -> None:
+    logging.getLogger("some.exporter").error("code: %s, reason: %s, %s", 404, CANARY, ConfigError(CANARY))
+    (line,) = lines_of(written)
+    assert (line["event"], line["arguments"]) == ("code: %s, reason: %s, %s", [404, "str", "ConfigError"])
+    assert CANARY not in written.getvalue()
+
+
 async def test_other_libraries_lines_are_json_without_what_was_filled_in(written: io.StringIO) -> None:
     logging.getLogger("some.library").warning("cannot parse %r", CANARY)
     logging.getLogger("some.library").info("not worth a line")

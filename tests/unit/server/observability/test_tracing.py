@@ -105,17 +105,20 @@ def collector() -> Iterator[tuple[str, list[tuple[str, bytes]]]]:
         thread.join()
 
 
-def test_spans_reach_a_collector_before_the_server_ends(collector: tuple[str, list[tuple[str, bytes]]]) -> None:
+@pytest.mark.parametrize("path", ["", "/", "/v1/traces"])
+def test_spans_reach_a_collector_before_the_server_ends(
+    path: str, collector: tuple[str, list[tuple[str, bytes]]]
+) -> None:
     from fastapi.testclient import TestClient
 
     from qguide.server.app import create_app
 
     url, sent = collector
-    settings = Settings(**FAKES.model_dump() | {"otlp_endpoint": url})
+    settings = Settings(**FAKES.model_dump() | {"otlp_endpoint": f"{url}{path}"})
     with TestClient(create_app(settings), "http://localhost") as client:
         client.post("/v1/act", json=BODY)
-    ((path, spans),) = sent
-    assert path == "/v1/traces"
+    ((asked, spans),) = sent
+    assert asked == "/v1/traces"
     for name in (b"POST /v1/act", b"sample", b"score"):
         assert name in spans
     assert b"secret" not in spans
