@@ -160,7 +160,7 @@ def watching_ray() -> Iterator[dict[int, tuple[float, float]]]:
     def watch() -> None:
         while not over.wait(1):
             for process in psutil.Process().children(recursive=True):
-                with suppress(psutil.Error, OSError):
+                with suppress(psutil.Error, OSError, ValueError):  # it ended meanwhile
                     name = " ".join(process.cmdline())
                     if "ray/" in name or name.startswith("ray::"):
                         used = process.cpu_times()
