@@ -12,7 +12,7 @@ from typing import Annotated
 
 import typer
 
-from benchmarks.strangers.catalogue import EVERY, STRANGERS
+from benchmarks.strangers.catalogue import STRANGERS, Named
 from benchmarks.strangers.protocol import Learner, Measurement, Result
 from benchmarks.strangers.report import markdown
 from qguide.qnet.packages import import_operator_module
@@ -34,9 +34,7 @@ def numbers(text: str) -> list[int]:
 
 @app.command()
 def main(
-    environments: Annotated[
-        list[str] | None, typer.Argument(help=f"Of {', '.join(EVERY)}; by default the first six.")
-    ] = None,
+    environments: Named = None,
     learner: Annotated[
         str, typer.Option(help="Import path of a class or factory with `fit(rows) -> scorer`.")
     ] = "benchmarks.strangers.ridge:Ridge",
@@ -52,9 +50,9 @@ def main(
     """Record, learn, and play new tasks by every chooser."""
     output.mkdir(parents=True, exist_ok=True)
     built, results = load_learner(learner), list[Result]()
-    for name in environments or STRANGERS:
+    for stranger in environments or STRANGERS.values():
         for world in numbers(worlds):
-            measured = Measurement(EVERY[name], world, new, oracle, told=told)
+            measured = Measurement(stranger, world, new, oracle, told=told)
             start = process_time()
             results += measured.baselines()
             for recording in numbers(recordings):
@@ -66,7 +64,7 @@ def main(
             (output / "results.json").write_text(json.dumps(rows, indent=1) + "\n")
             (output / "results.md").write_text(markdown(results) + "\n")
             spent = process_time() - start
-            typer.echo(f"{name}, world {world}: {spent:.0f} CPU seconds", err=True)
+            typer.echo(f"{stranger.name}, world {world}: {spent:.0f} CPU seconds", err=True)
     typer.echo(markdown(results))
 
 

@@ -3,7 +3,9 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 from importlib import import_module
-from typing import Any, Protocol
+from typing import Annotated, Any, Protocol
+
+import typer
 
 from benchmarks.strangers.worlds import TASKS_PER_WORLD
 from qguide.qnet.types import BatchPolicy, Policy
@@ -128,3 +130,19 @@ OUTSIDERS = {
 """Environments as outsiders would write them: other forms of replies, and facts in pairs."""
 
 EVERY = STRANGERS | OUTSIDERS
+
+
+def stranger_of(name: str) -> Stranger:
+    """The environment that a command names; another name is refused."""
+    if name not in EVERY:
+        raise typer.BadParameter(f"{name!r} is not one of {', '.join(EVERY)}")
+    return EVERY[name]
+
+
+Named = Annotated[
+    list[Stranger] | None,
+    typer.Argument(
+        help=f"Of {', '.join(EVERY)}; by default the first six.", parser=stranger_of, metavar="ENVIRONMENTS"
+    ),
+]
+"""The environments of a command; None where it names none."""

@@ -20,7 +20,7 @@ import typer
 from pydantic import BaseModel
 
 from benchmarks.strangers.__main__ import numbers
-from benchmarks.strangers.catalogue import EVERY, STRANGERS
+from benchmarks.strangers.catalogue import STRANGERS, Named
 from benchmarks.strangers.features import Features
 from benchmarks.strangers.protocol import Fitted, Measurement
 from qguide.training.data.runs import JsonlWriter, open_run, read_rows
@@ -144,9 +144,7 @@ def _counts(fits: Sequence[Fit]) -> list[int]:
 
 @app.command()
 def main(
-    environments: Annotated[
-        list[str] | None, typer.Argument(help=f"Of {', '.join(EVERY)}; by default the first six.")
-    ] = None,
+    environments: Named = None,
     episodes: Annotated[str, typer.Option(help="Numbers of recorded episodes.")] = "25,50,100,200",
     recordings: Annotated[str, typer.Option(help="Numbers of the recordings.")] = "0,1,2",
     worlds: Annotated[str, typer.Option(help="Numbers of the worlds.")] = "0",
@@ -156,16 +154,18 @@ def main(
     output: Annotated[Path, typer.Option(help="Folder of the rows.")] = Path("runs/licences"),
 ) -> None:
     """Fit, judge, play new tasks, and count licences."""
+    if not (new or shuffles):
+        raise typer.BadParameter("--new 0 plays no fit, so --shuffles has to be 1 or more")
     orders = [None, *range(shuffles)] if new else [*range(shuffles)]
     with open_run(output, Played(new=new)) as run, JsonlWriter(run.rows) as writer:
         fits = list(read_rows(run.rows, Fit))
         done = {fit.key for fit in fits}
-        for name, world in product(environments or STRANGERS, numbers(worlds)):
-            measured = Measurement(EVERY[name], world, new, told=told)
+        for stranger, world in product(environments or STRANGERS.values(), numbers(worlds)):
+            measured = Measurement(stranger, world, new, told=told)
             greedy = cache(lambda measured=measured: measured.play_new("greedy", new).reward)
             for recording in numbers(recordings):
                 every = product(numbers(episodes), orders)
-                wanted = [one for one in every if (name, world, told, recording, *one) not in done]
+                wanted = [one for one in every if (stranger.name, world, told, recording, *one) not in done]
                 for fit in fits_of(measured, recording, wanted, greedy) if wanted else ():
                     writer.write(fit)
                     fits.append(fit)

@@ -9,7 +9,7 @@ from typing import Annotated, Any
 
 import typer
 
-from benchmarks.strangers.catalogue import EVERY
+from benchmarks.strangers.catalogue import EVERY, Stranger, stranger_of
 from benchmarks.strangers.errands import EXAMPLE
 from qguide.qnet.chat_messages import FunctionCall, calls_of, plain_message, text_of
 from qguide.qnet.types import BatchPolicy, Message, SampleRequest, Sampling
@@ -37,12 +37,14 @@ def _message(turn: dict[str, Any]) -> Message:
 
 
 def main(
-    name: Annotated[str, typer.Argument(help=f"One of {', '.join(EVERY)}.")],
+    stranger: Annotated[
+        Stranger, typer.Argument(help=f"One of {', '.join(EVERY)}.", parser=stranger_of, metavar="ENVIRONMENT")
+    ],
     port: Annotated[int, typer.Option(help="Port to listen on.")] = 8001,
     world: Annotated[int, typer.Option(help="World of which it knows half.")] = 0,
 ) -> None:
     """Serve a mock until interrupted."""
-    build_server(EVERY[name].policy(world), port).serve_forever()
+    build_server(stranger.policy(world), port).serve_forever()
 
 
 if __name__ == "__main__":

@@ -7,11 +7,12 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+import typer
 from typer.testing import CliRunner
 
 from benchmarks.strangers import licences
 from benchmarks.strangers.__main__ import app
-from benchmarks.strangers.catalogue import STRANGERS
+from benchmarks.strangers.catalogue import EVERY, STRANGERS
 from benchmarks.strangers.choosers import distinct
 from benchmarks.strangers.protocol import Measurement
 from benchmarks.strangers.report import share_of_way
@@ -143,6 +144,23 @@ def test_licences_are_counted_where_fits_are_played_and_where_outcomes_are_shuff
     assert "| a licence, 10 episodes | 0 | 0 | 0 |" in table
     other = CliRunner().invoke(licences.app, [*options, "--new=48"])
     assert "new was 24 and is 48" in str(other.exception)
+
+
+@pytest.mark.parametrize("command", [app, licences.app])
+def test_an_environment_that_there_is_not_is_refused_before_anything_is_played(
+    command: typer.Typer, tmp_path: Path
+) -> None:
+    refused = CliRunner().invoke(command, ["crafting", "craftnig", "--output", str(tmp_path / "run")])
+    assert refused.exit_code == 2
+    said = " ".join(refused.output.replace("│", " ").split())
+    assert f"'craftnig' is not one of {', '.join(EVERY)}" in said
+    assert not (tmp_path / "run").exists()
+
+
+def test_licences_of_no_fit_are_refused(tmp_path: Path) -> None:
+    refused = CliRunner().invoke(licences.app, ["crafting", "--new=0", "--output", str(tmp_path / "run")])
+    assert refused.exit_code == 2
+    assert "--shuffles has to be 1 or more" in " ".join(refused.output.replace("│", " ").split())
 
 
 @pytest.mark.parametrize(("reward", "share"), [(0.2, 0.0), (0.6, 1.0), (0.4, 0.5), (0.1, -0.25)])
