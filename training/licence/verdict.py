@@ -63,7 +63,7 @@ def _of_decisions(evidence: Evidence) -> str:
         return "no held-back decision differs in outcome, so its choices cannot be judged"
     few = evidence.decisions < FEWEST_DECISIONS or evidence.tasks < FEWEST_TASKS
     if few:
-        more = f", and a licence takes {FEWEST_DECISIONS} decisions of {FEWEST_TASKS} tasks"
+        more = f", and a licence by decisions takes {FEWEST_DECISIONS} decisions of {FEWEST_TASKS} tasks"
     else:
         more = f", which about {missing:,} more decisions would show" if missing else ""
     return f"its choice is not shown to be above the agent's own{_name_of(evidence)}: {gain}{more}"
@@ -86,7 +86,7 @@ def _of_credit(credit: Credit, held_back: str, *, credited: bool) -> str:
         )
     said = "earned more" if credited else "are not shown to have earned more"
     units = "" if held_back == "episodes" else f"{FEWEST_UNITS} {held_back} and "
-    few = "" if credit.enough else f", and a licence takes {units}{FEWEST_EPISODES} episodes"
+    few = "" if credit.enough else f", and a licence by credit takes {units}{FEWEST_EPISODES} episodes"
     return (
         f"the actions that it prefers {said} than was expected: correlation "
         f"{credit.correlation:.2f} ({low:.2f} to {high:.2f} by three standard errors) over {credit.steps:,} "

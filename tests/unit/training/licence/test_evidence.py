@@ -64,7 +64,7 @@ def test_a_handful_of_decisions_says_how_many_a_licence_takes_and_promises_none(
 
     assert not licence.granted
     assert licence.reason.endswith(
-        "over 5 held-back decisions of 5 tasks, and a licence takes 10 decisions of 10 tasks"
+        "over 5 held-back decisions of 5 tasks, and a licence by decisions takes 10 decisions of 10 tasks"
     )
 
 
@@ -152,7 +152,9 @@ def test_few_episodes_are_no_proof_however_alike_they_are() -> None:
     assert few.interval[0] > 0
     assert not few.licensed
     for held_back, takes in (("tasks", "20 tasks and 40 episodes"), ("episodes", "40 episodes")):
-        assert licence_of(evidence_of([]), few, held_back=held_back).reason.endswith(f", and a licence takes {takes}")
+        assert licence_of(evidence_of([]), few, held_back=held_back).reason.endswith(
+            f", and a licence by credit takes {takes}"
+        )
     assert enough.licensed
     assert "by three standard errors" in licence_of(evidence_of([]), enough).reason
 
