@@ -89,7 +89,7 @@ def dense_attention(
     """Attention of T rows over columns, the query heads of a KV head folded into the rows.
 
     Args:
-        parts: the columns; a base's and the buffer's own are never joined.
+        parts: the columns; a base's and the buffer's own lie apart. In half precision on a CPU they are copied.
         bias_TB: added to the scores of the last B columns; or one for each KV head, (KV heads, 1, T, B).
         partials: of other columns. Each counts as one column more, with its own score and, for
             each row, its own value.

@@ -209,13 +209,15 @@ def _named_by_caller(parts: Sequence[str | int], body: Any, *, is_missing: bool)
 
 
 def _setting_of(path: str) -> str:
-    """The setting that a path of this API needs; "" if it needs none."""
+    """The setting that a path needs, said so that it is true where it is set, too; "" if it needs none."""
     match path.removeprefix("/v1/").split("/"):
         case ["embeddings" | "files" | "batches", *_]:
             return "the operator may pass it on to an upstream by QGUIDE_PASS_THROUGH"
         case ["learning", *_]:
             return "a server with QGUIDE_LEARN has it, and takes orders there with QGUIDE_ADMIN"
-        case ["episodes", *_] | ["models", "load" | "drop" | "alias" | "shadow"]:
+        case ["episodes"] | ["episodes", _]:
+            return "POST /v1/episodes/{episode_id}/outcome ends an episode; to read recorded ones takes QGUIDE_ADMIN"
+        case ["models", "load" | "drop" | "alias" | "shadow"]:
             return "the operator's routes need QGUIDE_ADMIN"
     return ""
 

@@ -229,6 +229,14 @@ def test_an_operators_route_that_is_off_names_its_setting(client: TestClient, or
     )
 
 
+@pytest.mark.parametrize("path", ["/v1/episodes/e1", "/v1/episodes"])
+def test_an_agent_that_mistakes_where_an_episode_ends_is_told_where(client: TestClient, path: str) -> None:
+    response = client.post(path, json={"reward": 1.0})
+    assert response.status_code == 404
+    assert "POST /v1/episodes/{episode_id}/outcome ends an episode" in response.json()["error"]["message"]
+    assert "ADMIN" not in client.get("/v1/episodes/e1/outcome").text
+
+
 def test_a_wrong_method_is_told_the_right_ones(client: TestClient) -> None:
     response = client.get("/v1/act")
     assert (response.status_code, response.headers["allow"]) == (405, "POST")
