@@ -153,11 +153,12 @@ def stated_task(record: Mapping[str, object], *places: str) -> str:
     return ""
 
 
-def require_a_task(fields: Fields) -> None:
+def require_a_task(fields: Fields, paths: Sequence[Path]) -> None:
     """Refuse the named place of a recording's task ids, at which no record has one."""
     if fields.task:
+        among = f" (the first of {len(paths):,} files)" if len(paths) > 1 else ""
         raise ConfigError(
-            f"no record has a task id at {fields.task!r}; name another --task-key, or none: "
+            f"no record of {paths[0]}{among} has a task id at {fields.task!r}; name another --task-key, or none: "
             "episodes with the same first messages are then of one task"
         )
 

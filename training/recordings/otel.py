@@ -124,7 +124,7 @@ class _Conversations:
                 first = min(requests, key=lambda r: (r.file, r.line))
                 yield BadRecord(self._paths[first.file], first.line, f"its conversation: {error}")
         if groups and not any(one.task_ids for one in self._stated.values()):
-            require_a_task(self._fields)
+            require_a_task(self._fields, self._paths)
 
     def _request(self, key: tuple[str, str]) -> _Request:
         parts = []

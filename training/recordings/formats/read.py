@@ -336,7 +336,7 @@ def made_of_episodes(
         return map(make, read_spans(recording.paths, fields, fragments, on_bytes=on_bytes))
     read = partial(_read, layout, fields, make)
     records = (StoredRecord(path, value) for path in recording.paths for value in values_of(path, layout, on_bytes))
-    return _made(map(read, records) if layout.values else spread(read, records), fields)
+    return _made(map(read, records) if layout.values else spread(read, records), fields, recording.paths)
 
 
 class _Read(NamedTuple):
@@ -372,14 +372,14 @@ def _read(
     return _Read(episodes[0].episode if episodes else "", named, list(map(make, episodes)))
 
 
-def _made(found: Iterable[_Read], fields: Fields) -> Iterator[Any]:
+def _made(found: Iterable[_Read], fields: Fields, paths: Sequence[Path]) -> Iterator[Any]:
     """Results for each record; refused if none has a task id where the operator says."""
     named = set[bool | None]()
     for one in recorded_once(found):
         named.add(one.named)
         yield from one.made
     if False in named and True not in named:
-        require_a_task(fields)
+        require_a_task(fields, paths)
 
 
 def _by_model(episodes: Sequence[Trajectory], record: Mapping[str, object], fields: Fields) -> list[Trajectory]:

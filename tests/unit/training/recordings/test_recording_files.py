@@ -129,9 +129,12 @@ def test_a_record_of_no_format_is_read_where_its_messages_are_said_to_lie(tmp_pa
 def test_a_place_of_task_ids_at_which_no_record_has_one_is_refused(tmp_path: Path) -> None:
     rows = [{"messages": CHAT, "reward": 1, "case": name} for name in ("a", "b")]
     source = write(tmp_path / "rows.json", rows)
-    with pytest.raises(ConfigError, match="no record has a task id at 'cas'; name another --task-key"):
+    with pytest.raises(ConfigError, match=r"no record of \S+rows.json has a task id at 'cas'; name another --task-key"):
         read(source, Fields(task="cas"))
     assert [one.task_id for one in read(source, Fields(task="case"))] == ["a", "b"]
+    write(tmp_path / "more.json", rows)
+    with pytest.raises(ConfigError, match=r"no record of \S+more.json \(the first of 2 files\) has"):
+        read(tmp_path, Fields(task="cas"))
 
 
 def test_rows_of_parquet_are_records(tmp_path: Path) -> None:
