@@ -240,7 +240,9 @@ def _results(job: tuple[bytes, EnvironmentSpec, float], batch: Sequence[Any]) ->
     function = pickle.loads(pickled)
 
     def late(*_: object) -> None:
-        raise ConfigError(f"it took more than {timeout_s:g} s; if it does not hang, set workers.timeout_s higher")
+        raise ConfigError(
+            f"a task or record took more than {timeout_s:g} s; if nothing hangs, set workers.timeout_s higher"
+        )
 
     signal.signal(signal.SIGALRM, late)
     results = []
