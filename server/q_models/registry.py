@@ -97,7 +97,13 @@ class AliasTable:
         versions = (*(v for v in self.versions if not replacing or v != former), version)
         moves = replacing or former is None
         aliases = {**self.aliases, name: {version: 1.0}} if moves else self.aliases
-        return replace(self, versions=versions, aliases=aliases)
+        try:
+            return replace(self, versions=versions, aliases=aliases)
+        except RoutingError as error:
+            if not replacing:
+                raise
+            remedy = f"load {version} without replace, move what points to {former}, and drop {former}"
+            raise RoutingError(f"{error}; or {remedy}") from error
 
     def drop(self, version: str) -> "AliasTable":
         """Remove a version, and its plain name if it was the last of that name."""
