@@ -158,6 +158,10 @@ class _Actors:
         with ThreadPoolExecutor(count) as threads:
             self.name: str
             self.name, *_ = threads.map(lambda one: one.ask("get", "name"), self._actors)
+        self._read_traits()
+
+    def _read_traits(self) -> None:
+        """Ask for what callers read of the model beside its name."""
 
     def _call(self, method: str, requests: Sequence[SampleRequest | ScoreRequest]) -> list[Any]:
         """Answers to the requests, in order."""
@@ -207,17 +211,7 @@ class RemoteScorer(_Actors):
 
     kind = "q"
 
-    def __init__(
-        self,
-        name: str,
-        inference: Inference,
-        environment: EnvironmentConfig,
-        workers: Workers,
-        *,
-        reserved_gpus: float = 0.0,
-    ) -> None:
-        """Start the actors and let them load the Q model."""
-        super().__init__(name, inference, environment, workers, reserved_gpus=reserved_gpus)
+    def _read_traits(self) -> None:
         self.reads_observation: bool = self._actors[0].ask("get", "reads_observation")
         self.ranks: bool = self._actors[0].ask("get", "ranks")
 
