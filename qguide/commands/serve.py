@@ -112,10 +112,12 @@ def read_settings(given: dict[str, Any], console: Console) -> "Settings":
     from qguide.server.settings.unknown_variables import check_names, check_values
 
     with shown_errors():
-        for warning in (*check_names(os.environ), *check_values(os.environ)):
+        known = Settings.model_fields
+        for warning in (*check_names(os.environ, known), *check_values(os.environ, known)):
             console.print(f"warning: {warning}", style="yellow", markup=False, soft_wrap=True)
     try:
-        return Settings(**given)
+        with shown_errors():
+            return Settings(**given)
     except SettingsError as error:
         remedy = "write maps and lists as JSON, without line breaks in strings"
         exit_with(f"{error}: {remedy}", 2, error)

@@ -1,11 +1,13 @@
 """Settings of learning while serving (`QGUIDE_LEARN…`)."""
 
-from typing import Annotated, Literal
+import os
+from typing import Annotated, Literal, Self
 
-from pydantic import Field, HttpUrl, SecretStr
+from pydantic import Field, HttpUrl, SecretStr, model_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from qguide.qnet.trial_statistics import ALPHA
+from qguide.server.settings.unknown_variables import refuse_unprotected
 
 KeyGroup = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$")]
 
@@ -53,3 +55,9 @@ class LearningSettings(BaseSettings):
     learn_budget_period: Literal["hour", "day"] = "day"
     learn_webhook: HttpUrl | None = None
     learn_webhook_secret: SecretStr | None = None
+
+    @model_validator(mode="after")
+    def _empty_protects_nothing(self) -> Self:
+        # `env_ignore_empty` has left empty variables out.
+        refuse_unprotected(os.environ, given=self.model_fields_set)
+        return self

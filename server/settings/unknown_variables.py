@@ -1,12 +1,11 @@
 """Variables QGUIDE_… that no setting reads: those that are misspelt, and those that are empty."""
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from difflib import get_close_matches
 from typing import Final
 
 from qguide.qnet.errors import ConfigError
-from qguide.server.settings.settings import Settings
 
 PREFIX: Final = "QGUIDE_"
 
@@ -64,9 +63,9 @@ _SERVICE_LINK: Final = re.compile(r".*_(SERVICE_HOST|SERVICE_PORT(_\w+)?|PORT(_\
 """Variables that Kubernetes sets for services whose names begin with qguide-."""
 
 
-def check_names(variables: Iterable[str]) -> list[str]:
+def check_names(variables: Iterable[str], settings: Iterable[str]) -> list[str]:
     """Warnings about QGUIDE_… variables that no setting reads, with the nearest setting's name."""
-    known = {name.upper() for name in Settings.model_fields}
+    known = {name.upper() for name in settings}
     warnings, refusals = [], []
     for variable in sorted(variables):
         prefix, name = variable[: len(PREFIX)].upper(), variable[len(PREFIX) :].upper()
@@ -85,12 +84,17 @@ def check_names(variables: Iterable[str]) -> list[str]:
     return warnings
 
 
-def check_values(variables: Mapping[str, str]) -> list[str]:
+def check_values(variables: Mapping[str, str], settings: Iterable[str]) -> list[str]:
     """Warnings about settings that are empty, as a variable that was not set leaves them in a compose file."""
-    known = {f"{PREFIX}{name.upper()}" for name in Settings.model_fields}
+    known = {f"{PREFIX}{name.upper()}" for name in set(settings) - PROTECTING}
     empty = sorted(name for name, value in variables.items() if not value and name.upper() in known)
-    if refused := [name for name in empty if name[len(PREFIX) :].lower() in PROTECTING]:
+    return [f"{name} is empty and is ignored" for name in empty]
+
+
+def refuse_unprotected(variables: Mapping[str, str], given: Collection[str]) -> None:
+    """Refuse empty variables of settings that protect, except where the setting is given in another way."""
+    names = {f"{PREFIX}{name.upper()}" for name in PROTECTING - set(given)}
+    if refused := sorted(name for name, value in variables.items() if not value and name.upper() in names):
         raise ConfigError(
             f"{', '.join(refused)}: empty, so the server might be less protected than meant; give a value or unset it"
         )
-    return [f"{name} is empty and is ignored" for name in empty]

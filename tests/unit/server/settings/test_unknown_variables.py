@@ -27,18 +27,18 @@ ROOT = Path(__file__).parents[4]
 )
 def test_a_misspelt_setting_that_protects_is_refused(variable: str, meant: str) -> None:
     with pytest.raises(ConfigError, match=f"{variable} is not a setting; write {meant} or"):
-        check_names({variable})
+        check_names({variable}, Settings.model_fields)
 
 
 def test_other_unknown_names_are_warned_about() -> None:
-    nearest, none = check_names({"QGUIDE_POLCIY", "QGUIDE_XYZZY", "PATH"})
+    nearest, none = check_names({"QGUIDE_POLCIY", "QGUIDE_XYZZY", "PATH"}, Settings.model_fields)
     assert nearest == ("QGUIDE_POLCIY is not a setting and is ignored; did you mean QGUIDE_POLICY?")
     assert none.startswith("QGUIDE_XYZZY is not a setting and is ignored; see ")
 
 
 def test_settings_and_variables_of_others_are_known() -> None:
     settings = {f"{PREFIX}{name.upper()}" for name in Settings.model_fields}
-    assert not check_names({*settings, "qguide_policy", "QGUIDE_URL", "QGUIDE_API_KEY"})
+    assert not check_names({*settings, "qguide_policy", "QGUIDE_URL", "QGUIDE_API_KEY"}, Settings.model_fields)
 
 
 def test_an_empty_value_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -47,19 +47,27 @@ def test_an_empty_value_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setenv(variable, "")
     settings = Settings()
     assert (settings.episodes_dir, settings.models_dir, settings.q_models, settings.port) == (None, None, {}, 8000)
-    assert check_values(dict.fromkeys((*empty, "QGUIDE_URL", "PATH"), "")) == [
+    assert check_values(dict.fromkeys((*empty, "QGUIDE_URL", "PATH"), ""), Settings.model_fields) == [
         f"{variable} is empty and is ignored" for variable in sorted(empty)
     ]
 
 
-def test_an_empty_setting_that_protects_is_refused() -> None:
+def test_an_empty_setting_that_protects_is_refused_by_whoever_reads_settings(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("QGUIDE_KEYS_FILE", "")
+    monkeypatch.setenv("QGUIDE_EPISODES_REDACT", "")
     with pytest.raises(ConfigError, match="QGUIDE_EPISODES_REDACT, QGUIDE_KEYS_FILE: empty"):
-        check_values({"QGUIDE_KEYS_FILE": "", "QGUIDE_EPISODES_REDACT": "", "QGUIDE_PORT": "1"})
+        Settings()
+    with pytest.raises(ConfigError, match=r"^QGUIDE_EPISODES_REDACT: empty"):
+        Settings(keys_file=Path("keys.json"))
+    refused = CliRunner().invoke(app, [])
+    assert refused.exit_code == 2
+    assert "QGUIDE_KEYS_FILE: empty" in refused.output.replace("\n", " ")
 
 
 def test_links_of_kubernetes_services_are_no_settings() -> None:
     links = ("SERVICE_HOST", "SERVICE_PORT_HTTP", "PORT_8000_TCP_ADDR", "REDIS_PORT_6379_TCP")
-    assert not check_names({f"{PREFIX}{name}" for name in (*links, "TRUSTED_SERVICE_HOST")})
+    names = {f"{PREFIX}{name}" for name in (*links, "TRUSTED_SERVICE_HOST")}
+    assert not check_names(names, Settings.model_fields)
 
 
 def test_the_lists_name_settings_and_nothing_that_is_one() -> None:
@@ -74,7 +82,8 @@ def test_every_variable_of_the_project_is_known() -> None:
     own = Path(__file__)
     files = [path for folder in folders for path in (ROOT / folder).rglob("*.py") if path != own]
     files += [ROOT / "Makefile", *(ROOT / "clients/typescript/test").glob("*.ts")]
-    assert not check_names({name for file in files for name in read.findall(file.read_text())})
+    names = {name for file in files for name in read.findall(file.read_text())}
+    assert not check_names(names, Settings.model_fields)
 
 
 def test_a_server_does_not_start_with_one(monkeypatch: pytest.MonkeyPatch) -> None:
