@@ -55,6 +55,7 @@ from qguide.server.http.errors import (
     UnknownResponseError,
     UntrustedHostError,
 )
+from qguide.server.settings.settings import Settings
 
 STATUSES = (400, 401, 403, 404, 408, 409, 413, 422, 429, 431, 500, 502, 503, 504)
 """Every status that an error response can have."""
@@ -208,16 +209,19 @@ def _named_by_caller(parts: Sequence[str | int], body: Any, *, is_missing: bool)
     return [*named, *(parts[-1:] if is_missing else ())]
 
 
-def _setting_of(path: str) -> str:
-    """The setting that a path needs, said so that it is true where it is set, too; "" if it needs none."""
+def _setting_of(path: str, settings: Settings) -> str:
+    """The setting that a path lacks, or where an episode ends; "" if it is neither."""
     match path.removeprefix("/v1/").split("/"):
-        case ["embeddings" | "files" | "batches", *_]:
+        case ["embeddings" | "files" | "batches" as kind, *_] if kind not in settings.pass_through:
             return "the operator may pass it on to an upstream by QGUIDE_PASS_THROUGH"
-        case ["learning", *_]:
+        case ["learning", *_] if not settings.learn:
             return "a server with QGUIDE_LEARN has it, and takes orders there with QGUIDE_ADMIN"
+        case ["learning"] if not settings.admin:
+            return "orders to learning need QGUIDE_ADMIN"
         case ["episodes"] | ["episodes", _]:
-            return "POST /v1/episodes/{episode_id}/outcome ends an episode; to read recorded ones takes QGUIDE_ADMIN"
-        case ["models", "load" | "drop" | "alias" | "shadow"]:
+            read = "" if settings.admin else "; to read recorded ones takes QGUIDE_ADMIN"
+            return f"POST /v1/episodes/{{episode_id}}/outcome ends an episode{read}"
+        case ["models", "load" | "drop" | "alias" | "shadow"] if not settings.admin:
             return "the operator's routes need QGUIDE_ADMIN"
     return ""
 
@@ -227,9 +231,10 @@ async def _http(request: Request, error: Exception) -> JSONResponse:
         return unknown_error_response(request, error)
     code = HTTP_CODES.get(error.status_code, "invalid_request")
     message, path = str(error.detail), request.url.path
+    setting = _setting_of(path, request.app.state.settings)
     if error.status_code == 404 and path.startswith(_API):
-        message = f"there is no path {path[:_SHOWN_PATH]!r}; {_setting_of(path) or '/docs lists all paths'}"
-    elif error.status_code == 405 and (setting := _setting_of(path)):
+        message = f"there is no path {path[:_SHOWN_PATH]!r}; {setting or '/docs lists all paths'}"
+    elif error.status_code == 405 and setting:
         message = f"{path[:_SHOWN_PATH]!r} does not take {request.method}; {setting}"
     response = _response(request, Failure(error.status_code, code, message))
     response.headers.update(error.headers or {})  # a 405 lists the allowed methods in `Allow`

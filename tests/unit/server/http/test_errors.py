@@ -237,6 +237,17 @@ def test_an_agent_that_mistakes_where_an_episode_ends_is_told_where(client: Test
     assert "ADMIN" not in client.get("/v1/episodes/e1/outcome").text
 
 
+def test_no_setting_is_named_that_is_on(serve: Serve) -> None:
+    client = serve(FAKES.model_copy(update={"admin": True, "learn": True, "pass_through": {"files": "up"}}))
+    for path in ("/v1/learning/nope", "/v1/files/a/b", "/v1/episodes/a/b"):
+        assert client.get(path).json()["error"]["message"] == f"there is no path {path!r}; /docs lists all paths"
+    for path in ("/v1/learning", "/v1/models/load", "/v1/episodes"):
+        refused = client.delete(path)
+        assert refused.status_code == 405
+        assert "QGUIDE_" not in refused.text
+    assert "QGUIDE_PASS_THROUGH" in client.get("/v1/batches").text
+
+
 def test_a_wrong_method_is_told_the_right_ones(client: TestClient) -> None:
     response = client.get("/v1/act")
     assert (response.status_code, response.headers["allow"]) == (405, "POST")
