@@ -7,6 +7,7 @@ read maps.
 import json
 from collections.abc import Iterable, Iterator
 from itertools import islice
+from math import isfinite, isnan
 from pathlib import Path
 from types import NoneType, UnionType
 from typing import IO, Annotated, Any, Final, Literal, Union, get_args, get_origin
@@ -41,14 +42,36 @@ def read_parquet(file: IO[bytes], kind: type[BaseModel], *, name: str) -> Iterat
 
 
 def read_records(path: Path) -> Iterator[bytes]:
-    """The rows of anybody's parquet, each as JSON; what JSON has no form for, such as a time, is text."""
+    """The rows of anybody's parquet, each as JSON.
+
+    What JSON has no form for, such as a time, is text. NaN is a value that is missing, as tables write it.
+    """
     pyarrow = _pyarrow()
     try:
         with pyarrow.parquet.ParquetFile(path) as file:
             for batch in file.iter_batches(batch_size=_AT_ONCE // 10):
-                yield from (json.dumps(row, default=str).encode() for row in batch.to_pylist())
+                yield from map(_record, batch.to_pylist())
     except pyarrow.ArrowException as error:
         raise RecordError(f"{path} cannot be read as parquet: {error}") from error
+
+
+def _record(row: dict[str, Any]) -> bytes:
+    try:
+        return json.dumps(row, default=str, allow_nan=False).encode()
+    except ValueError:
+        return json.dumps(_finite(row), default=str).encode()
+
+
+def _finite(value: Any) -> Any:
+    """The value with null for NaN, and the name of an infinity, which is refused only where it is read."""
+    match value:
+        case dict():
+            return {name: _finite(each) for name, each in value.items()}
+        case list():
+            return list(map(_finite, value))
+        case float() if not isfinite(value):
+            return None if isnan(value) else str(value)
+    return value
 
 
 def _line(columns: dict[str, Any], kind: type[BaseModel], *, name: str) -> bytes:

@@ -155,10 +155,22 @@ def test_rows_of_parquet_are_records(tmp_path: Path) -> None:
     assert found[0].messages[1].tool_calls[0].name == "look"
     assert [one.line for one in found[1:]] == [2, 3]
     assert "it has no 'score'" in found[1].reason
-    assert "NaN is no JSON number" in found[2].reason
+    assert "it has no 'score'" in found[2].reason
     path.write_bytes(path.read_bytes()[:200])
     with pytest.raises(RecordError, match="cannot be read as parquet"):
         recording_of(path, messages="said")
+
+
+def test_a_number_that_json_lacks_counts_only_in_a_column_that_is_read(tmp_path: Path) -> None:
+    read_as = [(0.5, math.nan, math.inf), (0.5, 1.0, -math.inf), (math.inf, 1.0, 1.0)]
+    rows = [{"messages": CHAT, "reward": r, "task": "a", "meta": {"cost": c}, "of": [o]} for r, c, o in read_as]
+    path = tmp_path / "0.parquet"
+    pyarrow.parquet.write_table(pyarrow.Table.from_pylist(rows), path)
+    first, second, refused = read(path, Fields(reward="reward", task="task"))
+    assert [first.reward, second.reward] == [0.5, 0.5]
+    assert "reward" in refused.reason
+    [missing, *_] = read(path, Fields(reward="meta.cost", task="task"))
+    assert "it has no 'meta.cost'" in missing.reason
 
 
 def test_an_unknown_record_is_told_of_the_levers(tmp_path: Path) -> None:
