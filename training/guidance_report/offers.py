@@ -37,13 +37,15 @@ def read_episodes(files: Iterable[Path], on_bad_row: OnBadRow) -> Iterator[list[
     """The steps of each episode; only one episode is in memory at a time.
 
     The server writes the steps of an episode one after another, so it ends where the depth does not
-    rise; of one that was written again, the first are read. Rows of before have no episode id; there
-    a change of the task or of the outcome ends it, too.
+    rise; of one that was written again, the first are read, but for those that a kill may have cut.
+    Rows of before have no episode id; there a change of the task or of the outcome ends it, too.
     """
     return recorded_once(_grouped(files, on_bad_row), lambda steps: steps[0].episode)
 
 
 def _grouped(files: Iterable[Path], on_bad_row: OnBadRow) -> Iterator[list[OfferRow]]:
+    """All episodes of the files, at last those that a file ends with, of which a kill may have left the beginning."""
+    last: list[list[OfferRow]] = []
     for file in files:
         steps: list[OfferRow] = []
         for row in _read_rows(file, on_bad_row):
@@ -51,8 +53,8 @@ def _grouped(files: Iterable[Path], on_bad_row: OnBadRow) -> Iterator[list[Offer
                 yield steps
                 steps = []
             steps.append(row)
-        if steps:
-            yield steps
+        last.append(steps)
+    yield from sorted(filter(None, last), key=len, reverse=True)
 
 
 def environment_labels(paths: Sequence[Path]) -> dict[str, str]:

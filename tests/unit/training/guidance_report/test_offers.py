@@ -31,6 +31,16 @@ def test_an_episode_that_was_written_twice_is_read_once(tmp_path: Path) -> None:
     assert depths(write_offers(tmp_path, [*rows, *rows, offer(1, episode="b"), *rows])) == [[1, 2], [1]]
 
 
+def test_an_episode_that_a_kill_cut_is_read_as_it_was_recorded_later(tmp_path: Path) -> None:
+    whole = [offer(depth, episode="a") for depth in (1, 2, 3)]
+    for number, rows in enumerate([[offer(episode="b"), *whole[:2]], [*whole, offer(episode="c")]]):
+        write_offers(tmp_path, rows).rename(tmp_path / f"offers-{number}.jsonl")
+    with (tmp_path / "offers-0.jsonl").open("a") as cut:
+        cut.write(whole[2].model_dump_json()[:40])
+    found = read_episodes(offer_files([tmp_path]), refuse)
+    assert {rows[0].episode: len(rows) for rows in found} == {"a": 3, "b": 1, "c": 1}
+
+
 @pytest.mark.parametrize(
     ("second", "expected"),
     [
