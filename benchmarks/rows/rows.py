@@ -11,6 +11,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from importlib.util import find_spec
 from pathlib import Path
 from random import Random
 from tempfile import TemporaryDirectory
@@ -152,19 +153,22 @@ def _measured(config: RowsBench, job: MeasuredJob, rows: int, folder: Path) -> J
 
 
 @contextmanager
-def watching_ray() -> Iterator[dict[int, tuple[float, float]]]:
+def watching_ray(every_s: float = 1.0) -> Iterator[dict[int, tuple[float, float]]]:
     """CPU seconds and most MiB of Ray's processes below this one, by process id; of other processes than workers, 0."""
+    spec = find_spec("ray")
+    of_ray = tuple(spec.submodule_search_locations or ()) if spec else ()
     found = dict[int, tuple[float, float]]()
     over = Event()
 
     def watch() -> None:
-        while not over.wait(1):
+        while not over.wait(every_s):
             for process in psutil.Process().children(recursive=True):
                 with suppress(psutil.Error, OSError, ValueError):  # it ended meanwhile
-                    name = " ".join(process.cmdline())
-                    if "ray/" in name or name.startswith("ray::"):
+                    words = process.cmdline()
+                    is_worker = words[:1] != [] and words[0].startswith("ray::")
+                    if is_worker or any(word.startswith(of_ray) for word in words):
                         used = process.cpu_times()
-                        mib = _most_mib(process) if name.startswith("ray::") else 0.0
+                        mib = _most_mib(process) if is_worker else 0.0
                         found[process.pid] = (used.user + used.system, mib)
 
     thread = Thread(target=watch)

@@ -5,6 +5,7 @@ import sys
 from pathlib import Path
 
 import pytest
+import ray
 
 from benchmarks.rows.rows import RowsBench, RowsRun, process_cost, rows_bench, watching_ray
 from qguide.qnet.errors import ConfigError
@@ -35,10 +36,15 @@ def test_the_memory_of_who_measures_is_not_the_commands() -> None:
     assert process_cost(["/bin/true"])[1] < 100 < len(held) / 2**20
 
 
-@pytest.mark.parametrize(("name", "worker"), [("ray::_results", True), ("/lib/ray/raylet", False), ("other", None)])
+RAYLET = str(Path(ray.__file__).parent / "core" / "raylet")
+
+
+@pytest.mark.parametrize(
+    ("name", "worker"), [("ray::_results", True), (RAYLET, False), ("/home/x-ray/raylet", None), ("other", None)]
+)
 def test_what_a_worker_of_ray_held_is_told_after_it_let_go_of_it(name: str, worker: bool | None) -> None:
-    held = "held = bytearray(b'1') * 2**28; del held; import time; time.sleep(2.5)"
-    with watching_ray() as found:
+    held = "held = bytearray(b'1') * 2**28; del held; import time; time.sleep(0.5)"
+    with watching_ray(0.1) as found:
         subprocess.run([name, "-S", "-c", held], executable=sys.executable, check=True)
     most = [mib for _, mib in found.values()]
     assert most == [] if worker is None else [mib > 256 for mib in most] == [worker]
