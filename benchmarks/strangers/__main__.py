@@ -8,7 +8,7 @@ The results are written to `results.json` and `results.md` as they come.
 import json
 from pathlib import Path
 from time import process_time
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -32,16 +32,29 @@ def numbers(text: str) -> list[int]:
     return [int(part) for part in text.split(",") if part]
 
 
+def _check_numbers(text: str) -> str:
+    try:
+        numbers(text)
+    except ValueError as error:
+        raise typer.BadParameter(f"{text!r} holds no whole numbers that commas part; write such as 25,50") from error
+    return text
+
+
+def numbers_option(meaning: str) -> Any:
+    """An option of numbers, which is refused by its name where it holds something else."""
+    return typer.Option(help=meaning, callback=_check_numbers)
+
+
 @app.command()
 def main(
     environments: Named = None,
     learner: Annotated[
         str, typer.Option(help="Import path of a class or factory with `fit(rows) -> scorer`.")
     ] = "benchmarks.strangers.ridge:Ridge",
-    episodes: Annotated[str, typer.Option(help="Numbers of recorded episodes.")] = "25,50,100,200",
-    rounds: Annotated[str, typer.Option(help="Numbers recorded in three rounds.")] = "",
-    recordings: Annotated[str, typer.Option(help="Numbers of the recordings.")] = "0,1,2",
-    worlds: Annotated[str, typer.Option(help="Numbers of the worlds.")] = "0",
+    episodes: Annotated[str, numbers_option("Numbers of recorded episodes.")] = "25,50,100,200",
+    rounds: Annotated[str, numbers_option("Numbers recorded in three rounds.")] = "",
+    recordings: Annotated[str, numbers_option("Numbers of the recordings.")] = "0,1,2",
+    worlds: Annotated[str, numbers_option("Numbers of the worlds.")] = "0",
     new: Annotated[int, typer.Option(help="Least number of new episodes of a chooser.")] = 300,
     oracle: Annotated[int, typer.Option(help="The same for the oracle.")] = 96,
     told: Annotated[bool, typer.Option(help="Recordings tell the agent's draws, of which it takes any.")] = False,

@@ -19,7 +19,7 @@ from typing import Annotated
 import typer
 from pydantic import BaseModel
 
-from benchmarks.strangers.__main__ import numbers
+from benchmarks.strangers.__main__ import numbers, numbers_option
 from benchmarks.strangers.catalogue import STRANGERS, Named
 from benchmarks.strangers.features import Features
 from benchmarks.strangers.protocol import Fitted, Measurement
@@ -145,9 +145,9 @@ def _counts(fits: Sequence[Fit]) -> list[int]:
 @app.command()
 def main(
     environments: Named = None,
-    episodes: Annotated[str, typer.Option(help="Numbers of recorded episodes.")] = "25,50,100,200",
-    recordings: Annotated[str, typer.Option(help="Numbers of the recordings.")] = "0,1,2",
-    worlds: Annotated[str, typer.Option(help="Numbers of the worlds.")] = "0",
+    episodes: Annotated[str, numbers_option("Numbers of recorded episodes.")] = "25,50,100,200",
+    recordings: Annotated[str, numbers_option("Numbers of the recordings.")] = "0,1,2",
+    worlds: Annotated[str, numbers_option("Numbers of the worlds.")] = "0",
     shuffles: Annotated[int, typer.Option(help="Shuffles of each recording's outcomes.")] = 0,
     new: Annotated[int, typer.Option(help="Least number of new episodes of a fit; 0 plays none.")] = 144,
     told: Annotated[bool, typer.Option(help="Recordings tell the agent's draws, of which it takes any.")] = False,

@@ -147,13 +147,20 @@ def test_licences_are_counted_where_fits_are_played_and_where_outcomes_are_shuff
 
 
 @pytest.mark.parametrize("command", [app, licences.app])
-def test_an_environment_that_there_is_not_is_refused_before_anything_is_played(
-    command: typer.Typer, tmp_path: Path
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["craftnig"], f"'craftnig' is not one of {', '.join(EVERY)}"),
+        (["--episodes", "25,x"], "Invalid value for '--episodes': '25,x' holds no whole numbers"),
+        (["--worlds", "one"], "Invalid value for '--worlds': 'one' holds no whole numbers"),
+    ],
+)
+def test_what_there_is_not_is_refused_before_anything_is_played(
+    command: typer.Typer, arguments: list[str], message: str, tmp_path: Path
 ) -> None:
-    refused = CliRunner().invoke(command, ["crafting", "craftnig", "--output", str(tmp_path / "run")])
+    refused = CliRunner().invoke(command, ["crafting", *arguments, "--output", str(tmp_path / "run")])
     assert refused.exit_code == 2
-    said = " ".join(refused.output.replace("│", " ").split())
-    assert f"'craftnig' is not one of {', '.join(EVERY)}" in said
+    assert message in " ".join(refused.output.replace("│", " ").split())
     assert not (tmp_path / "run").exists()
 
 
