@@ -28,7 +28,7 @@ OWN: Final = ("draw", "votes", "greedy")
 """Ways to choose without Q, the agent's own."""
 
 PRIOR: Final = "prior"
-"""The agent's own choice by votes and the greedy reply together, where the posterior knows both."""
+"""The agent's own choice by votes and the greedy reply together, where the posterior knows both of enough tasks."""
 
 FEWEST_TASKS: Final = 10
 """Tasks below which an interval by task says little, and chance is licensed too often."""
@@ -193,12 +193,12 @@ def _outcomes(decisions: Sequence[HeldBackDecision], fitted: TauFit | None, *, t
     taus = dict(_taus_of_tasks(valued)) if fitted else {}
     greedy = [_greedy(one) for one in decisions]
     known = {one.task for one in decisions if one.greedy is not None}
-    favours = any(one.greedy_weight and one.greedy is not None for one in decisions)
+    favoured = {one.task for one in decisions if one.greedy_weight and one.greedy is not None}
     return {
         "draw": [_drawn(one) for one in valued],
         "votes": [_likeliest(one) for one in valued],
         **({"greedy": greedy} if len(known) >= FEWEST_TASKS else {}),
-        **({PRIOR: [_likeliest(one.favouring_greedy) for one in decisions]} if favours else {}),
+        **({PRIOR: [_likeliest(one.favouring_greedy) for one in decisions]} if len(favoured) >= FEWEST_TASKS else {}),
         "q": [one.outcome(0.0) for one in valued],
         "posterior": [
             one.favouring_greedy.outcome(taus.get(one.task, tau) if one.tau is None else one.tau) for one in decisions

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from qguide.training.licence.credit import credit_of
-from qguide.training.licence.evidence import HeldBackDecision, evidence_of
+from qguide.training.licence.evidence import FEWEST_TASKS, HeldBackDecision, evidence_of
 from qguide.training.licence.verdict import licence_of
 
 EVEN = (math.log(0.5), math.log(0.5))
@@ -255,3 +255,6 @@ def test_votes_and_the_greedy_reply_together_are_the_agents_own_choice() -> None
     assert figures["posterior"] > max(figures["votes"], figures["greedy"])
     assert evidence.own == "prior"
     assert not evidence.licensed
+    known, others = decisions[: FEWEST_TASKS - 1], decisions[FEWEST_TASKS - 1 :]
+    few = [*known, *(replace(one, greedy=None) for one in others)]
+    assert not {"greedy", "prior"} & set(evidence_of(few).choosers)
