@@ -139,7 +139,7 @@ class QNetObjective(Objective[QNet]):
     rows: PackedRows
 
     def __init__(self, config: TrainQNetConfig) -> None:
-        self._config = config = config.model_copy(update={"trunk": model_folder(config.trunk)})
+        self.config = config = config.model_copy(update={"trunk": model_folder(config.trunk)})
         self.title, self.keep = f"train-qnet {config.name}", config.keep
         self._packing = packing = Packing(
             load_renderer(config.trunk),
@@ -163,7 +163,7 @@ class QNetObjective(Objective[QNet]):
         self._logits: VocabularyLogits | None = None
 
     def _require_rows(self) -> None:
-        config = self._config
+        config = self.config
         if not self.rows:
             raise ConfigError(
                 f"nothing in {', '.join(map(str, (*config.labels, *config.groups)))} is left to "
@@ -179,8 +179,8 @@ class QNetObjective(Objective[QNet]):
         use_block_masks(self.model.trunk, self.model.device)
         require_packable(self.model)
         use_block_masks(self.model.trunk, device)  # where FSDP moves the net later
-        if self._config.models_world:
-            self._logits = output_embeddings(self._config.trunk, self.model, device)
+        if self.config.models_world:
+            self._logits = output_embeddings(self.config.trunk, self.model, device)
 
     def size(self, micro_batch: Sequence[int]) -> int:
         """See `Objective`; nothing is packed for it."""
@@ -188,7 +188,7 @@ class QNetObjective(Objective[QNet]):
 
     def row_loss(self, number: int) -> Loss:
         """See `Objective`."""
-        return loss_of_tree(self.model, self.rows[number], self._config, self._logits)
+        return loss_of_tree(self.model, self.rows[number], self.config, self._logits)
 
     def validate(self) -> dict[str, float]:
         """See `Objective`."""
@@ -200,7 +200,7 @@ class QNetObjective(Objective[QNet]):
 
     def save(self, model: QNet, figures: Mapping[str, float], assessed: Assessment) -> Manifest:
         """See `Objective`."""
-        config = self._config
+        config = self.config
         manifest = config.manifest(
             kind="qnet",
             trunk=config.trunk,
