@@ -1,17 +1,26 @@
-"""Recorded episodes of LLMs on InterCode-SQL's tasks: one JSON object per line, maybe compressed.
+"""Recorded episodes of LLMs on InterCode-SQL's tasks: of a clone of princeton-nlp/intercode, or of a file.
+
+The file, maybe compressed, has one JSON object per line:
 
 {"run": "…", "model": "…", "schema_shown": true, "task_id": 3, "db": "orchestra",
  "turns": [{"action": "SELECT …", "observation": "[…]", "reward": 1.0, "valid": true}, …]}
 """
 
+import json
 import lzma
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any, Final
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from qguide.qnet.errors import RecordError
 from qguide.qnet.records import NonEmpty, Reward
+from qguide.training.recordings.json_stream import read_values
+
+TASKS: Final = "data/sql/spider/ic_spider_dev.json"
+RESULTS: Final = "data/results/sql"
+"""Files of a clone."""
 
 
 class RecordedTurn(BaseModel):
@@ -46,9 +55,14 @@ class RecordedEpisode(BaseModel):
 
 
 def read_recorded(path: Path) -> Iterator[RecordedEpisode]:
-    """The episodes of a file, plain or, by its ending .xz, compressed."""
+    """The episodes of a clone, or of a file that is plain or, by its ending .xz, compressed."""
+    if (path / TASKS).is_file():
+        yield from _of_clone(path)
+        return
     if not path.is_file():
-        raise RecordError(f"{path} does not exist; name a file of recorded episodes")
+        raise RecordError(
+            f"{path} is no file and has no {TASKS}; name a clone of princeton-nlp/intercode, or a file of episodes"
+        )
     with lzma.open(path) if path.suffix == ".xz" else path.open("rb") as file:
         for number, line in enumerate(file, start=1):
             try:
@@ -59,3 +73,26 @@ def read_recorded(path: Path) -> Iterator[RecordedEpisode]:
                 raise RecordError(
                     f"{path}, line {number}: {place}: {first['msg']}; name a file of recorded InterCode-SQL episodes"
                 ) from error
+
+
+def _of_clone(clone: Path) -> Iterator[RecordedEpisode]:
+    """The results of InterCode's own runs; runs that plan first are left out, because they act in other words."""
+    databases = [task["db"] for task in json.loads((clone / TASKS).read_text(encoding="utf-8"))]
+    for path in sorted((clone / RESULTS).glob("*/*.json")):
+        for found in read_values(path, within="*"):
+            record: Any = found.value
+            if "turn_history" not in record:
+                break
+            history = record["turn_history"]
+            parts = (history[name] for name in ("actions", "observations", "rewards", "valid_action"))
+            yield RecordedEpisode(
+                run=path.stem,
+                model=path.parent.name,
+                schema_shown="handicap" in path.stem,
+                task_id=record["task_id"],
+                db=databases[record["task_id"]],
+                turns=tuple(
+                    RecordedTurn(action=action, observation=str(seen), reward=reward, valid=valid)
+                    for action, seen, reward, valid in zip(*parts, strict=False)  # a blocked action has no observation
+                ),
+            )

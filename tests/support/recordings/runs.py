@@ -1,9 +1,10 @@
-"""Results of benchmarks, and rows of trainers: AppWorld, InterCode, MINT, Terminal-Bench, BFCL, TRL, verl."""
+"""Results of benchmarks, and rows of trainers: AppWorld, InterCode, FireAct, MINT, Terminal-Bench, BFCL, TRL, verl."""
 
 import json
 from pathlib import Path
 from typing import Final
 
+from qguide.qnet.types import Message
 from qguide.training.recordings.fields import Fields
 from tests.support.recordings.sample import ARGUMENTS, ASKED, CHAT, SAID, TASK, Sample, dump
 
@@ -26,6 +27,23 @@ def intercode(folder: Path) -> None:
         "summary": summary,
     }
     (folder / "ic_bash.json").write_text(json.dumps({"0": episode}, indent=2))
+
+
+SEARCHED: Final = (
+    Message("user", "Who?"),
+    Message("assistant", "Thought: I look.\nAction: search[who]"),
+    Message("user", "Observation: Nobody."),
+    Message("assistant", "Thought: Nobody.\nAction: finish[nobody]"),
+)
+
+
+def fireact(folder: Path) -> None:
+    """A trajectory of a fine-tuned Llama, which is one text; the last observation tells the reward."""
+    said = "\n".join(message.content for message in SEARCHED[1:])
+    asked = "An instruction.\n\n### Instruction:\nWho?\n\n### Response:\n"
+    text = f"{asked}{said}\nObservation: Episode finished, reward = True\n"
+    run = {"reward": True, "em": True, "f1": 1.0, "gt": "nobody", "pred": "nobody", "prompt": "", "traj": text}
+    (folder / "hotpotqa_dev.json").write_text(json.dumps({"6238": run}, indent=4))
 
 
 def appworld(folder: Path) -> None:
@@ -116,6 +134,7 @@ def bfcl(folder: Path) -> None:
 SAMPLES: Final = (
     Sample("appworld", appworld, SAID[:4], "b0a8eae_2", agent="gpt", fields=Fields(outcomes={"b0a8eae_2": 1.0})),
     Sample("intercode", intercode, SAID, "ic_bash/d.json/3"),
+    Sample("fireact", fireact, SEARCHED, "hotpotqa/1700341962"),
     Sample("mint", mint, SAID, "reasoning/x/3", agent="gpt"),
     Sample("mint-run", mint_run, SAID, "3"),
     Sample("trl", trl, ASKED, ""),

@@ -42,9 +42,9 @@ class SqlTask:
 
 
 class _TaskEntry(Row):
-    """One entry of the benchmark's file, under its names."""
+    """One entry of the benchmark's file, under its names; its number is its place there, if it states none."""
 
-    task_id: int
+    task_id: int | None = None
     db: str
     query: str
     gold: str
@@ -58,14 +58,14 @@ def read_tasks(path: Path) -> list[SqlTask]:
     entries = read_entries(path, "tasks", kind, "a file with a list of InterCode-SQL's tasks")
     return [
         SqlTask(
-            id=task_id_of(entry.db, entry.task_id),
+            id=task_id_of(entry.db, place if entry.task_id is None else entry.task_id),
             database=entry.db,
             question=entry.query,
             gold=entry.gold,
             hardness=entry.hardness,
             tables=entry.db_tables,
         )
-        for entry in entries
+        for place, entry in enumerate(entries)
     ]
 
 

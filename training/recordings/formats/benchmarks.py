@@ -1,5 +1,6 @@
-"""Results of benchmarks as plain records: tau2-bench, InterCode, Inspect, Terminal-Bench, AppWorld."""
+"""Results of benchmarks as plain records: tau2-bench, InterCode, FireAct, Inspect, Terminal-Bench, AppWorld."""
 
+import re
 import zipfile
 import zlib
 from collections.abc import Iterator
@@ -89,6 +90,27 @@ def intercode_records(record: Record) -> Iterator[Record]:
     }
 
 
+_THOUGHT: Final = re.compile(r"^(?=Thought:)", re.M)
+
+
+def fireact_records(record: Record) -> Iterator[Record]:
+    """A question of FireAct; what came last is left out, because it tells the reward."""
+    turns: list[Record] = record["traj"]
+    if isinstance(record["traj"], str):
+        asked, _, said = record["traj"].partition("\n\n### Response:\n")
+        turns = [{"role": "user", "content": asked.rpartition("### Instruction:\n")[2]}]
+        for step in filter(str.strip, _THOUGHT.split(said)):
+            action, _, observation = step.partition("\nObservation:")
+            turns.append({"role": "assistant", "content": action.strip()})
+            turns.append({"role": "user", "content": f"Observation:{observation.rstrip()}"})
+    question = turns[0]["content"].strip()
+    yield {
+        "messages": [{**turns[0], "content": question}, *turns[1:-1]],
+        "reward": float(record["reward"]),
+        "task_id": f"hotpotqa/{zlib.crc32(question.encode())}",
+    }
+
+
 def inspect_records(record: Record) -> Iterator[Record]:
     """A sample of an Inspect log; its reward is its first score."""
     task = value_at(record, "eval.task")
@@ -110,6 +132,8 @@ def graded(value: object) -> object:
 
 _LOGS: Final = "agent-logs"
 _EPISODES: Final = "episode-*"
+_SCREEN: Final = 8_000
+"""Characters of a terminal that are read, from its end: where the tests have not run yet."""
 
 
 def read_trials(path: Path, on_bytes: OnBytes) -> Iterator[Value]:
@@ -118,13 +142,13 @@ def read_trials(path: Path, on_bytes: OnBytes) -> Iterator[Value]:
         row = value.value
         if isinstance(row, dict) and "trial_name" not in row:
             continue
-        yield Value(value.line, row, value.flaw, {"@logs": path.parent / _LOGS})
+        yield Value(value.line, row, value.flaw, {"@trial": path.parent})
 
 
 def trial_records(record: Record) -> Iterator[Record]:
-    """A trial whose agent left prompts and answers that can be read, as Terminus does."""
-    logs: Path = record["@logs"]
-    folders = sorted(logs.glob(_EPISODES), key=lambda folder: int(folder.name.rpartition("-")[2]))
+    """A trial: the prompts and answers that its agent left, as Terminus does, else what its terminal showed last."""
+    trial: Path = record["@trial"]
+    folders = sorted((trial / _LOGS).glob(_EPISODES), key=lambda folder: int(folder.name.rpartition("-")[2]))
     turns: list[Record] = []
     for folder in folders:
         asked, answered = _text(folder / "prompt.txt"), _text(folder / "response.txt")
@@ -132,7 +156,15 @@ def trial_records(record: Record) -> Iterator[Record]:
             turns.append({"role": "user", "content": asked})
             turns.append({"role": "assistant", "content": answered})
     if not turns:
-        raise RecordError(f"it has no {_LOGS}/{_EPISODES}/response.txt; its agent left no such logs")
+        screen = _text(trial / "panes/post-agent.txt").rstrip()
+        if screen == _text(trial / "panes/pre-agent.txt").rstrip():
+            raise RecordError(
+                f"it has no {_LOGS}/{_EPISODES}/response.txt, and panes/post-agent.txt shows nothing that its agent did"
+            )
+        turns = [
+            {"role": "user", "content": record["instruction"]},
+            {"role": "assistant", "content": screen[-_SCREEN:]},
+        ]
     yield {
         "messages": turns,
         "reward": None if record["is_resolved"] is None else float(record["is_resolved"]),

@@ -19,6 +19,7 @@ from qguide.training.recordings.episode import BadRecord, Places
 from qguide.training.recordings.fields import Fields, read_outcomes, require_a_task, stated_task, value_at
 from qguide.training.recordings.formats.benchmarks import (
     appworld_records,
+    fireact_records,
     inspect_records,
     intercode_records,
     read_model_calls,
@@ -87,6 +88,7 @@ FORMATS: Final[Mapping[str, Layout]] = {
         values=read_model_calls,
     ),
     "intercode": Layout(("*.turn_history",), translate=intercode_records, within="*"),
+    "fireact": Layout(("*.traj *.pred",), translate=fireact_records, within="*"),
     "bfcl": Layout(translate=bfcl_records, files=("*_result.json",), values=read_answers),
     "mint": Layout(("history success task_id",), _MINT),
     "mint-run": Layout(("state.history task",), _MINT_RUN),

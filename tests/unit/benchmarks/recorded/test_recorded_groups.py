@@ -8,12 +8,14 @@ from typing import Any
 import pytest
 
 from benchmarks.recorded.groups import RecordedGroupsConfig, run_recorded_groups
+from benchmarks.recorded.sql_episodes import RecordedTurn, read_recorded
 from qguide.qnet.errors import ConfigError, RecordError
 from qguide.qnet.records import TreeRow
 from qguide.training.data.decision_groups import read_groups
 from qguide.training.data.runs import RunFolder
 from qguide.training.data.trajectories import read_trajectories
 from qguide.training.environments.intercode_sql.bundle import InterCodeSqlConfig
+from tests.support.recordings.sample import dump
 
 
 def turn(action: str, reward: float = 0.0, observation: str = "[(2,)]") -> dict[str, Any]:
@@ -59,6 +61,25 @@ def test_first_actions_that_act_alike_are_one_candidate(tmp_path: Path) -> None:
     assert (same.action, same.count, same.outcome) == ("SELECT 1", 2, 0.5)
     assert same.sources == ("one_shown", "two_shown")
     assert (error.action, error.valid, error.sources) == ("SELECT x", False, ("three_blind",))
+
+
+def test_a_clone_of_intercode_is_read_as_it_lies(tmp_path: Path) -> None:
+    dump(tmp_path / "data/sql/spider/ic_spider_dev.json", [{"db": "library"}, {"db": "library"}])
+    results = tmp_path / "data/results/sql/gpt-4"
+    history = {
+        "actions": ["SELECT 1", "x"],
+        "observations": [[[2]], "Error"],
+        "rewards": [1.0, 0],
+        "valid_action": [True, False],
+    }
+    dump(results / "ic_sql_2_turns_handicap.json", {"1": {"task_id": 1, "turn_history": history}})
+    dump(results / "ic_sql_plan_solve.json", {"meta": {}, "logs": {}})
+    (episode,) = read_recorded(tmp_path)
+    turns = [
+        RecordedTurn.model_validate(told) for told in (turn("SELECT 1", 1.0, "[[2]]"), turn("x", observation="Error"))
+    ]
+    assert (episode.run, episode.model, episode.schema_shown) == ("ic_sql_2_turns_handicap", "gpt-4", True)
+    assert (episode.db, episode.task_id, episode.turns) == ("library", 1, tuple(turns))
 
 
 def test_runs_are_chosen_by_their_names(tmp_path: Path) -> None:

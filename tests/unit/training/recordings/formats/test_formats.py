@@ -18,8 +18,8 @@ from qguide.training.recordings.formats.read import FORMATS, read_episodes, reco
 from tests.support.documents import blocks_of
 from tests.support.recordings import SAMPLES
 from tests.support.recordings.agents import atif
-from tests.support.recordings.runs import BFCL_FUNCTIONS, appworld_call, bfcl
-from tests.support.recordings.sample import ASKED, CHAT, SAID, Sample, dump
+from tests.support.recordings.runs import BFCL_FUNCTIONS, SEARCHED, appworld_call, bfcl
+from tests.support.recordings.sample import ASKED, CHAT, SAID, TASK, Sample, dump
 from tests.support.recordings.traces import INSPECT_HEADER
 
 
@@ -219,6 +219,27 @@ def test_a_record_of_intercode_without_its_turns_is_not_left_out_in_silence(tmp_
     records = {"0": {**played, "turn_history": history}, "1": played}
     (tmp_path / "runs.json").write_text(json.dumps(records))
     assert [type(one) for one in read(tmp_path, "intercode")] == [Trajectory, BadRecord]
+
+
+def test_a_fine_tuned_gpt_of_fireact_was_recorded_as_messages(tmp_path: Path) -> None:
+    ended = {"role": "user", "content": "Observation: Episode finished, reward = False"}
+    chat = [{"role": said.role, "content": said.content} for said in SEARCHED]
+    (tmp_path / "gpt.json").write_text(json.dumps({"1": {"reward": False, "pred": "", "traj": [*chat, ended]}}))
+    (episode,) = read(tmp_path)
+    assert (episode.messages, episode.reward) == (SEARCHED, 0.0)
+
+
+def test_an_agent_of_terminal_bench_without_logs_is_read_from_its_terminal(tmp_path: Path) -> None:
+    for name, screen in (("seen", "$ agent\n" + "x" * 9_000 + " done\n\n"), ("empty", "$\n\n\n")):
+        trial = tmp_path / name
+        result = {"trial_name": name, "task_id": "mug", "instruction": TASK, "is_resolved": True}
+        dump(trial / "results.json", result)
+        for pane, shown in (("pre-agent", "$\n"), ("post-agent", screen), ("post-test", "PASSED")):
+            (trial / "panes").mkdir(exist_ok=True)
+            (trial / "panes" / f"{pane}.txt").write_text(shown)
+    empty, seen = read(tmp_path)
+    assert "panes/post-agent.txt shows nothing" in str(empty)
+    assert seen.messages == (Message("user", TASK), Message("assistant", "x" * 7_995 + " done"))
 
 
 @pytest.mark.parametrize(
