@@ -129,16 +129,37 @@ def test_an_upstream_that_fails_after_some_of_its_candidates_is_told(client: Tes
     assert f"policy small drew 2 before it failed: {error}" in answer["warnings"]
 
 
-def test_chat_clients_name_them_in_a_header(client: TestClient) -> None:
-    asked = {"model": "large", "messages": TASK, "qguide": {"return_candidates": True}}
-    headers = {"X-QGuide-Policies": "large=2, small=1"}
-    answer = client.post("/v1/chat/completions", json=asked, headers=headers).json()
-    told = answer["qguide"]
-    assert [(one["name"], one["candidates"]) for one in told["policies"]] == [*(("large", 2), ("small", 1))]
+@pytest.mark.parametrize(
+    ("path", "body"),
+    [
+        ("/v1/chat/completions", {"messages": TASK}),
+        ("/v1/completions", {"prompt": "Go."}),
+        ("/v1/responses", {"input": "Go."}),
+        ("/v1/messages", {"messages": TASK, "max_tokens": 9}),
+        ("/v1beta/models/large:generateContent", {"contents": [{"role": "user", "parts": [{"text": "Go."}]}]}),
+        ("/api/chat", {"messages": TASK, "stream": False}),
+        ("/api/generate", {"prompt": "Go.", "stream": False}),
+    ],
+)
+def test_clients_of_every_dialect_name_them_in_a_header(client: TestClient, path: str, body: dict[str, Any]) -> None:
+    asked = {"model": "large"} | body | {"qguide": {"return_candidates": True}}
+    if ":generateContent" in path:
+        del asked["model"]
+    answer = client.post(path, json=asked, headers={"X-QGuide-Policies": "large=2, small=1, gone=2"})
+    assert answer.status_code == 200, answer.text
+    told = answer.json()["qguide"]
     assert Counter(one["policy"] for one in told["candidates"]) == {"large": 2, "small": 1}
-    refused = client.post("/v1/chat/completions", json=asked, headers={"X-QGuide-Policies": "large=x"})
+    large, small, gone = told["policies"]
+    for one, name, n in ((large, "large", 2), (small, "small", 1)):
+        assert (one["name"], one["candidates"]) == (name, n)
+        assert one["completion_tokens"] > 0
+        cost = one["prompt_tokens"] * PRICES["prompt"] + one["completion_tokens"] * PRICES["completion"]
+        assert one["cost"] == pytest.approx(cost / 1e6)
+    assert (gone["name"], gone["candidates"], gone["completion_tokens"]) == ("gone", 0, 0)
+    assert "cannot be reached" in gone["error"]
+    refused = client.post(path, json=asked, headers={"X-QGuide-Policies": "large=x"})
     assert refused.status_code == 400
-    assert "X-Qguide-Policies" in refused.json()["error"]["message"].title()
+    assert "x-qguide-policies" in refused.text.lower()
 
 
 @pytest.mark.parametrize(
