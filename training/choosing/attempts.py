@@ -4,6 +4,7 @@ The model that made an attempt is kept for folds and for the rule "always the be
 reaches a Q model.
 """
 
+import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -25,10 +26,15 @@ _NUMBER: Final = re.compile(r"[/_: -]*\d+$")
 
 @dataclass(frozen=True, slots=True)
 class Turn:
-    """One action, and what was observed after it."""
+    """One action, and what was observed after it.
+
+    Attributes:
+        logprob: log-probability of the action, summed over its tokens; NaN if it is not known.
+    """
 
     action: Message
     observation: str
+    logprob: float = math.nan
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,7 +106,7 @@ def _of_group(row: TreeRow) -> Iterator[Attempt]:
     """An attempt of one turn for every run that took a candidate."""
     opening = (Message("user", row.first_observation),)
     for candidate in decisions_of(row)[0].candidates:
-        turn = Turn(Message("assistant", candidate.action), candidate.observation)
+        turn = Turn(Message("assistant", candidate.action), candidate.observation, _known(candidate.logprob))
         for model in candidate.sources:
             yield Attempt(row.task_id, model, opening, (turn,), candidate.outcome, runs_on=True)
 
@@ -108,7 +114,11 @@ def _of_group(row: TreeRow) -> Iterator[Attempt]:
 def _of_trajectory(found: Trajectory) -> Attempt:
     messages, ends = found.messages, (*found.replies[1:], len(found.messages))
     turns = tuple(
-        Turn(messages[i], "\n".join(message.content for message in messages[i + 1 : end]))
+        Turn(messages[i], "\n".join(said.content for said in messages[i + 1 : end]), _known(found.logprobs.get(i)))
         for i, end in zip(found.replies, ends, strict=True)
     )
     return Attempt(found.task_id, found.source or UNNAMED, found.opening, turns, found.reward)
+
+
+def _known(logprob: float | None) -> float:
+    return math.nan if logprob is None else logprob

@@ -151,7 +151,7 @@ def run_choose_recorded(config: ChooseRecordedConfig) -> dict[str, float]:
     """
     with open_run(config.output, config) as run:
         attempts = read_attempts(config.source, config, models=config.models)
-        flat, table = _table(config, attempts)
+        flat, table = table_of_attempts(config, attempts)
         with _one_thread():
             found = measure(table, config, Training(steps=config.steps))
         if not found.tasks:
@@ -171,7 +171,7 @@ def run_choose_recorded(config: ChooseRecordedConfig) -> dict[str, float]:
     return rewards | {"calls read": told["calls_read"], "licences": told["licences"]}
 
 
-def _table(config: ChooseRecordedConfig, attempts: Sequence[Attempt]) -> tuple[list[Candidate], Table]:
+def table_of_attempts(config: ChooseRecordedConfig, attempts: Sequence[Attempt]) -> tuple[list[Candidate], Table]:
     """The candidates, and their table in the same order."""
     states = candidates_of(attempts, config.cut)
     if not states:
@@ -250,6 +250,7 @@ def _figures(config: ChooseRecordedConfig, table: Table, found: Earned, rows: Se
         "candidates": config.candidates,
         "until_decided": found.until_decided(),
         "taus": found.taus,
+        "taus_in_group": found.taus_in_group,
         "licences": round(float(np.mean(found.licences)), 4),
         "all": figures(table, found, kept=[True] * len(rows)),
     }

@@ -18,8 +18,8 @@ from qguide.qnet.decision.early_stop import UntilDecided, is_decided
 from qguide.qnet.decision.selection import SMOOTHING, Prior
 from qguide.training.choosing.table import Floats, Ints, Table, equal
 
-RULES: Final = ("majority", "majority by result", "valid", "valid then majority")
-"""Choosers that need neither training nor the models' names."""
+RULES: Final = ("majority", "majority by result", "valid", "valid then majority", "likeliest")
+"""Choosers that need neither training nor the models' names; the last where likelihoods are known."""
 KNOWING: Final = "best model"
 """Chooser that knows which model made a candidate, and how good each was on training tasks."""
 _TAUS: Final = (0.0, 0.1, 0.2, 0.4, 0.7, 1.0, 1.5, 2.5)
@@ -35,12 +35,14 @@ def rule_scores(table: Table, groups: Ints) -> dict[str, Floats]:
     """Scores of each rule, of a random choice and of the oracle."""
     actions, results = (votes(keys[groups]) for keys in (table.actions, table.results))
     valid = table.valid[groups].astype(np.float32)
+    likeliest = {} if np.isnan(table.logprobs).any() else {"likeliest": table.logprobs[groups]}
     return {
         "random": np.zeros(groups.shape, np.float32),
         "majority": actions,
         "majority by result": results * valid,
         "valid": valid,
         "valid then majority": valid_first(table.valid[groups], results),
+        **likeliest,
         "oracle": table.rewards[groups],
     }
 
@@ -96,8 +98,8 @@ def best_rule(table: Table, groups: Ints, scores: Floats) -> tuple[str, bool]:
         scores: of Q, in these groups.
     """
     rules = rule_scores(table, groups)
-    gained = {name: earned(table, groups, rules[name]) for name in RULES}
-    best = max(RULES, key=lambda name: gained[name].mean())
+    gained = {name: earned(table, groups, rules[name]) for name in RULES if name in rules}
+    best = max(gained, key=lambda name: gained[name].mean())
     tasks = table.tasks[groups[:, 0]]
     sums = np.bincount(tasks, earned(table, groups, scores) - gained[best])
     counts = np.bincount(tasks)
@@ -124,7 +126,7 @@ def stopped(table: Table, groups: Ints, scores: Floats) -> Floats:
 def stopping_figures(
     tasks: Ints, among: NDArray[np.bool_], kept: dict[str, list[list[Floats]]]
 ) -> list[dict[str, Any]]:
-    """For each number of attempts that go on: characters beside those of all, and success.
+    """For each number of attempts that go on: success, characters, and their share of those of all.
 
     Args:
         tasks: (g,) of each group.
@@ -142,7 +144,11 @@ def stopping_figures(
     return [
         {"go_on": k + 1}
         | {
-            name: {"success": round(float(mean[k, 0]), 4), "written": round(float(mean[k, 1] / mean[-1, 1]), 4)}
+            name: {
+                "success": round(float(mean[k, 0]), 4),
+                "characters": round(float(mean[k, 1])),
+                "written": round(float(mean[k, 1] / mean[-1, 1]), 4),
+            }
             for name, mean in means.items()
         }
         for k in range(size)

@@ -12,7 +12,7 @@ from qguide.training.choosing.table import Table
 from qguide.training.evaluation.statistics import bootstrap_interval, sign_flip_p_value
 
 Column = NDArray[np.float64]
-TRAINED: Final = ("q", "q in group", "posterior", "licensed")
+TRAINED: Final = ("q", "q in group", "posterior", "posterior in group", "licensed")
 _ORDER: Final = ("random", *RULES, KNOWING, *TRAINED, "oracle")
 
 
@@ -30,7 +30,7 @@ def task_means(found: Earned) -> tuple[list[int], dict[str, Column], dict[str, l
     single = {name: [means(p) for p in own.values()] for name, own in found.trained.items()}
     every = {name: means(parts) for name, parts in found.rules.items()}
     every |= {name: np.mean(own, axis=0) for name, own in single.items()}
-    return assessed.tolist(), {name: every[name] for name in _ORDER}, single
+    return assessed.tolist(), {name: every[name] for name in _ORDER if name in every}, single
 
 
 def figures(table: Table, found: Earned, *, kept: Sequence[bool]) -> dict[str, Any]:
@@ -48,7 +48,7 @@ def figures(table: Table, found: Earned, *, kept: Sequence[bool]) -> dict[str, A
     tasks, means, single = task_means(found)
     among = np.array(kept)
     means = {name: values[among] for name, values in means.items()}
-    best = max(RULES, key=lambda name: means[name].mean())
+    best = max((name for name in RULES if name in means), key=lambda name: means[name].mean())
     choosers = {name: _interval(values) for name, values in means.items()}
     for name, own in single.items():
         choosers[name]["trainings"] = [round(float(values[among].mean()), 4) for values in own]

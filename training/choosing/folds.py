@@ -80,7 +80,7 @@ class Earned:
         tasks: (g,) of each group.
         rules: by chooser, (g,).
         trained: by chooser, by training, (g,).
-        taus: the fitted weights of the votes.
+        taus, taus_in_group: the fitted weights of the votes beside Q alone, and beside Q in its group.
         licences: true for every Q model that "licensed" follows.
         kept: by chooser, by training, what is lost and saved by stopping the others.
         shown: the first group of each task, and the logits of Q in its group by the first training.
@@ -91,6 +91,7 @@ class Earned:
     rules: dict[str, list[Floats]] = field(default_factory=lambda: defaultdict(list))
     trained: dict[str, dict[int, list[Floats]]] = field(default_factory=lambda: defaultdict(lambda: defaultdict(list)))
     taus: list[float] = field(default_factory=list)
+    taus_in_group: list[float] = field(default_factory=list)
     licences: list[bool] = field(default_factory=list)
     kept: dict[str, dict[int, list[Floats]]] = field(default_factory=lambda: defaultdict(lambda: defaultdict(list)))
 
@@ -118,24 +119,28 @@ class Earned:
 def measure(table: Table, design: Design, options: Training) -> Earned:
     """Rewards of all choosers, fold by fold."""
     found = Earned()
+    for groups, fold, learned in assessed_groups(table, design):
+        found.tasks.append(table.tasks[groups[:, 0]])
+        for name, scores in rule_scores(table, groups).items():
+            found.add(table, groups, name, scores)
+        votes = found.rules["majority"][-1], written_until_decided(table, groups)
+        found.decided["votes"].append(votes)
+        found.add(table, groups, KNOWING, model_scores(table, groups, ~fold))
+        for seed in design.trainings:
+            _add_training(found, table, groups, learned, design, options, seed)
+    return found
+
+
+def assessed_groups(table: Table, design: Design) -> Iterator[tuple[Ints, NDArray[np.bool_], NDArray[np.bool_]]]:
+    """The groups of each fold that has some, the candidates of its tasks, and those to learn from."""
     units = table.sections if design.by_section else table.tasks
     judges, teaches = (_within(table, names) for names in (design.judged_in, design.learned_in))
     for task_fold, fold in enumerate(_folds(units, design.task_folds)):
         for family_fold, unseen in enumerate(_folds(table.families, design.family_folds)):
             rng = np.random.default_rng([task_fold, family_fold])
             groups = draw_groups(table, fold & judges & unseen, size=design.candidates, draws=design.draws, rng=rng)
-            if not len(groups):
-                continue
-            found.tasks.append(table.tasks[groups[:, 0]])
-            for name, scores in rule_scores(table, groups).items():
-                found.add(table, groups, name, scores)
-            votes = found.rules["majority"][-1], written_until_decided(table, groups)
-            found.decided["votes"].append(votes)
-            found.add(table, groups, KNOWING, model_scores(table, groups, ~fold))
-            learned = ~fold & teaches & (~unseen if design.family_folds > 1 else True)
-            for seed in design.trainings:
-                _add_training(found, table, groups, learned, design, options, seed)
-    return found
+            if len(groups):
+                yield groups, fold, ~fold & teaches & (~unseen if design.family_folds > 1 else True)
 
 
 def _add_training(
@@ -165,18 +170,23 @@ def _add_training(
             else:
                 held_in_group.append(score(held))
     held, held_q = np.concatenate(held_back), np.concatenate(held_logits)
-    tau = fitted_tau(table, held, held_q)
+    held_together = np.concatenate(held_in_group)
+    tau, tau_in_group = (fitted_tau(table, held, own) for own in (held_q, held_together))
     found.taus.append(tau)
+    found.taus_in_group.append(tau_in_group)
     if seed == design.trainings[0]:
         _add_decided(found, table, groups, held, held_q, logits["q"])
         firsts = np.unique(table.tasks[groups[:, 0]], return_index=True)[1]
         found.shown.append((groups[firsts], logits["q in group"][firsts]))
-    both = posterior_scores(table, groups, logits["q"], tau)
-    rule, better = best_rule(table, held, np.concatenate(held_in_group))
+    both = {
+        "posterior": posterior_scores(table, groups, logits["q"], tau),
+        "posterior in group": posterior_scores(table, groups, logits["q in group"], tau_in_group),
+    }
+    rule, better = best_rule(table, held, held_together)
     alike = design.learned_in == design.judged_in and not design.by_section
     found.licences.append(better and alike)
     licensed = logits["q in group"] if found.licences[-1] else rule_scores(table, groups)[rule]
-    for name, scores in (logits | {"posterior": both, "licensed": licensed}).items():
+    for name, scores in (logits | both | {"licensed": licensed}).items():
         found.add(table, groups, name, scores, seed)
 
 

@@ -33,6 +33,7 @@ class Table:
         states, tasks, sections, models, families: (n,) numbers of names.
         actions, results: (n,) equal where an action, or an answer, is the same.
         valid: (n,) by rules.
+        logprobs: (n,) of the actions that are read, each summed over its tokens; NaN where not known.
         written, to_come: (n,) characters of the actions that are read, and of those behind them.
         alike, holding: resemblance of each state's candidates to each other, and the share of each
             one's parts that the other has, flat.
@@ -51,6 +52,7 @@ class Table:
     actions: Ints
     results: Ints
     valid: NDArray[np.bool_]
+    logprobs: Floats
     written: Floats
     to_come: Floats
     alike: Floats
@@ -88,6 +90,7 @@ def table_of(states: Mapping[str, Sequence[Candidate]], families: Mapping[str, s
         actions=_numbered((c.attempt.task, c.action_key) for c in flat)[0],
         results=_numbered((c.attempt.task, c.result_key) for c in flat)[0],
         valid=np.array([candidate.valid for candidate in flat]),
+        logprobs=np.array([sum(turn.logprob for turn in c.turns) for c in flat], np.float32),
         written=np.array([_written(c.turns) for c in flat], np.float32),
         to_come=np.array([_written(_rest(c)) for c in flat], np.float32),
         alike=np.concatenate([alike.ravel() for alike, _ in common]),

@@ -38,6 +38,7 @@ class Trajectory:
         drawn: the policy's candidates before each reply; empty if they are not known.
         earned: the outcome if the episode had ended after each reply; empty if that is not known.
         left_out: what of a recording no Q model reads, and how often it was there.
+        logprobs: log-probability of a reply, summed over its tokens, by its index; where it is known.
         episode: id under which a server recorded it; "" if none did.
     """
 
@@ -52,6 +53,7 @@ class Trajectory:
     drawn: tuple[tuple[Drawn, ...], ...] = ()
     earned: tuple[float, ...] = ()
     left_out: Mapping[str, int] = field(default_factory=dict, hash=False)
+    logprobs: Mapping[int, float] = field(default_factory=dict, hash=False)
     episode: str = ""
 
     @property

@@ -7,6 +7,7 @@ calls answer them in order.
 
 import hashlib
 import json
+import math
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -45,6 +46,7 @@ def build_episode(
     terminated: bool = True,
     source: str = "",
     ignored: Collection[int] = (),
+    logprobs: Mapping[int, float] | None = None,
     left_out: Mapping[str, int] | None = None,
 ) -> Trajectory:
     """Check the messages of an episode and complete what its recording left out.
@@ -52,8 +54,9 @@ def build_episode(
     Args:
         messages: from the system message or the task to the last reply, or what followed it.
         ignored: indices of the messages of the assistant that are not to be imitated.
+        logprobs: of messages of the assistant, by index.
     """
-    turns, not_imitated = _joined_replies(messages, ignored)
+    turns, not_imitated, likelihoods = _joined_replies(messages, ignored, logprobs or {})
     _check(turns)
     history = _linked(turns)
     replies = [index for index, message in enumerate(history) if message.role == "assistant"]
@@ -67,6 +70,7 @@ def build_episode(
         mistakes=tuple(n for n, index in enumerate(replies) if index in not_imitated),
         source=source,
         left_out=left_out or {},
+        logprobs=likelihoods,
     )
 
 
@@ -76,21 +80,26 @@ def hash_of(messages: Sequence[Message]) -> str:
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
-def _joined_replies(messages: Sequence[Message], ignored: Collection[int]) -> tuple[list[Message], set[int]]:
-    """Consecutive messages of the assistant as one, and the indices of the ignored replies."""
+def _joined_replies(
+    messages: Sequence[Message], ignored: Collection[int], logprobs: Mapping[int, float]
+) -> tuple[list[Message], set[int], dict[int, float]]:
+    """Consecutive messages of the assistant as one, the indices of ignored ones, and the likelihoods that are known."""
     turns: list[Message] = []
     not_imitated: set[int] = set()
+    likelihoods: dict[int, float] = {}
     for index, message in enumerate(messages):
         if message.role == "assistant" and turns and turns[-1].role == "assistant":
             former = turns[-1]
             text = "\n".join(said for said in (former.content, message.content) if said)
             calls = former.tool_calls + message.tool_calls
             turns[-1] = replace(former, content=text, tool_calls=calls)
+            likelihoods[len(turns) - 1] += logprobs.get(index, math.nan)
         else:
             turns.append(message)
+            likelihoods[len(turns) - 1] = logprobs.get(index, math.nan)
         if index in ignored:
             not_imitated.add(len(turns) - 1)
-    return turns, not_imitated
+    return turns, not_imitated, {index: total for index, total in likelihoods.items() if math.isfinite(total)}
 
 
 def _check(turns: Sequence[Message]) -> None:
@@ -189,6 +198,7 @@ def read_message_record(
         terminated=record.get("terminated", True) is not False,
         source=source if isinstance(source, str) else "",
         ignored=turns.ignored,
+        logprobs=turns.logprobs,
         left_out=turns.left_out + Counter(record.get("left_out") or {}),
     )
 
@@ -206,4 +216,5 @@ def _turns(record: Mapping[str, Any], fields: Fields, places: Places, told: Mapp
         instructed.add({"role": "system", "content": said}, "system")
         turns.messages[:0] = instructed.messages
         turns.ignored = {index + len(instructed.messages) for index in turns.ignored}
+        turns.logprobs = {index + len(instructed.messages): own for index, own in turns.logprobs.items()}
     return turns

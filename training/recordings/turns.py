@@ -6,6 +6,7 @@ variants of the first: LangChain's messages, other names of roles, calls without
 """
 
 import json
+import math
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -17,7 +18,7 @@ from qguide.qnet.chat_messages import CustomCall, Function, FunctionCall, Shape,
 from qguide.qnet.dialects import messages_blocks, messages_requests, responses_requests
 from qguide.qnet.errors import InvalidRequestError, MalformedHistoryError, RecordError
 from qguide.qnet.types import Message, Role
-from qguide.training.recordings.fields import flaw_of
+from qguide.training.recordings.fields import first_at, flaw_of
 from qguide.training.recordings.json_stream import parse_text
 
 THOUGHTS: Final = "thoughts, which a chat's next request does not repeat"
@@ -41,6 +42,10 @@ _ROLES: Final = {
 _BLOCKS: Final = ("tool_use", "tool_result")
 _ITEM_TEXTS: Final = ("input_text", "output_text")
 _NO_TEXT: Final = "has a part that is not text; Q models read only text"
+_LOGPROBS: Final = ("logprobs", "logprob", "response_metadata.logprobs")
+"""Places of a reply's log-probability; the last is LangChain's."""
+_MOST: Final = 1e9
+"""Bound of the log-probability of a token, beyond which it is none."""
 _THOUGHTS: Final = ("reasoning", *messages_requests.THINKING)
 
 
@@ -87,11 +92,13 @@ class Turns:
 
     Attributes:
         ignored: indices of the messages that are not to be imitated.
+        logprobs: log-probability of a reply, summed over its tokens, by its index; where it is known.
         left_out: what no Q model reads, and how often it was there.
     """
 
     messages: list[Message] = field(default_factory=list)
     ignored: set[int] = field(default_factory=set)
+    logprobs: dict[int, float] = field(default_factory=dict)
     left_out: Counter[str] = field(default_factory=Counter)
 
     def add(self, value: object, place: str) -> None:
@@ -104,7 +111,18 @@ class Turns:
             message, imitated = _to_message({**row, "content": content}, place)
             if not imitated:
                 self.ignored.add(len(self.messages))
+            if message.role == "assistant" and (logprob := _logprob(first_at(row, _LOGPROBS))) is not None:
+                self.logprobs[len(self.messages)] = logprob
             self.messages.append(message)
+
+
+def _logprob(said: object) -> float | None:
+    """The sum over a reply's tokens: of a number, of numbers, or of OpenAI's `logprobs`; None of anything else."""
+    said = said.get("content") if isinstance(said, Mapping) else said
+    tokens = said if isinstance(said, list) else [said]
+    numbers = [token.get("logprob") if isinstance(token, Mapping) else token for token in tokens]
+    known = [n for n in numbers if isinstance(n, int | float) and not isinstance(n, bool) and abs(n) < _MOST]
+    return math.fsum(known) if known and len(known) == len(numbers) else None
 
 
 def read_turns(values: object, name: str = "messages") -> Turns:

@@ -53,6 +53,8 @@ def _atif_turns(step: Record, results: list[Record], *, first: bool) -> Iterator
         turn: dict[str, Any] = {"role": role, "content": message}
         if calls:
             turn["tool_calls"] = calls
+        if known := value_at(step, "metrics.logprobs"):
+            turn["logprobs"] = known
         if step.get("reasoning_content"):
             turn["reasoning_content"] = step["reasoning_content"]
         copied = step.get("is_copied_context") or step.get("llm_call_count") == 0

@@ -34,6 +34,8 @@ def prompt_records(record: Record) -> Iterator[Record]:
         turns = [*_turns(record["prompt"], "user"), *_turns(record["completion"], "assistant")]
     else:
         turns = [*_turns(record["input"], "user"), *_turns(record["output"], "assistant")]
+    if "logprobs" in record and turns[-1].get("role") == "assistant":
+        turns[-1] = {**turns[-1], "logprobs": record["logprobs"]}
     yield {
         "messages": turns,
         "reward": float(reward) if isinstance(reward, bool) else reward,

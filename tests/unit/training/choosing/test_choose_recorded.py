@@ -146,12 +146,13 @@ def test_what_is_learned_in_one_part_may_be_judged_in_another(tmp_path: Path) ->
         run_choose_recorded(mint(tmp_path, judged_in=("code*",), output=tmp_path / "none"))
 
 
-def chats(file: Path, *, right: bool, tasks: int = 12, sections: tuple[str, ...] = ("sums",)) -> None:
-    """One model's answers to a few questions."""
+def chats(file: Path, *, right: bool, tasks: int = 12, sections: tuple[str, ...] = ("sums",), **reply: Any) -> None:
+    """One model's answers to a few questions, with further fields of the reply."""
     answers = ["It is four." if right else f"{i}" for i in range(tasks)]
+    said = {"role": "assistant"} | reply
     rows = [
         {
-            "messages": [{"role": "user", "content": f"Question {i}?"}, {"role": "assistant", "content": answer}],
+            "messages": [{"role": "user", "content": f"Question {i}?"}, said | {"content": answer}],
             "reward": float(right),
             "task_id": f"{sections[i % len(sections)]}/{i}",
         }
@@ -159,6 +160,25 @@ def chats(file: Path, *, right: bool, tasks: int = 12, sections: tuple[str, ...]
     ]
     file.parent.mkdir(parents=True)
     file.write_text("".join(json.dumps(row) + "\n" for row in rows))
+
+
+@pytest.mark.parametrize(
+    ("sure", "unsure"),
+    [
+        ({"logprobs": {"content": [{"token": "It", "logprob": -0.1}, {"token": "is", "logprob": -0.2}]}}, -0.4),
+        ({"logprob": -0.3}, -0.31),
+        ({"response_metadata": {"logprobs": {"content": [{"logprob": -0.3}]}}}, -0.4),
+    ],
+)
+def test_the_likeliest_candidate_is_a_chooser_where_likelihoods_are_recorded(
+    tmp_path: Path, sure: dict[str, Any], unsure: float
+) -> None:
+    chats(tmp_path / "runs" / "gpt" / "chats.jsonl", right=True, **sure)
+    chats(tmp_path / "runs" / "claude" / "chats.jsonl", right=False, logprobs=[unsure / 2, unsure / 2])
+    config = ChooseRecordedConfig(source=(tmp_path / "runs",), model_key="@folder", output=tmp_path / "out", **SMALL)
+    assert run_choose_recorded(config)["likeliest"] == 1.0
+    chats(tmp_path / "runs" / "llama" / "chats.jsonl", right=False)
+    assert "likeliest" not in run_choose_recorded(config.model_copy(update={"output": tmp_path / "unknown"}))
 
 
 SMALL: dict[str, Any] = {"candidates": 2, "task_folds": 2, "trainings": (0,), "steps": 25}

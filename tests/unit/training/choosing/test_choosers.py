@@ -44,6 +44,17 @@ def test_each_rule_earns_the_mean_of_what_it_prefers() -> None:
     }
 
 
+def test_the_likeliest_is_a_rule_where_every_likelihood_is_known() -> None:
+    table = table_by_hand()
+    assert "likeliest" not in rule_scores(table, GROUP)
+    known = replace(table, logprobs=np.array([-3.0, -1.0, -1.0, -2.0], np.float32))
+    assert earned(known, GROUP, rule_scores(known, GROUP)["likeliest"]).tolist() == [0.0]
+    lucky = replace(table, logprobs=np.array([-0.5, -1.0, -1.0, -2.0], np.float32))
+    assert earned(lucky, GROUP, rule_scores(lucky, GROUP)["likeliest"]).tolist() == [1.0]
+    groups = np.repeat(GROUP, 2, axis=0)
+    assert best_rule(lucky, groups, np.zeros((2, 4), np.float32))[0] == "likeliest"
+
+
 def test_votes_weigh_as_much_beside_q_as_tau_says() -> None:
     table = table_by_hand()
     logits = np.array([[1.0, 0.5, 0.0, -2.0]], np.float32)

@@ -129,6 +129,23 @@ def test_an_observation_of_a_call_that_its_step_has_not_is_refused(tmp_path: Pat
     assert "answers call 'c9'" in bad.reason
 
 
+def test_a_reply_is_as_likely_as_its_tokens_together(tmp_path: Path) -> None:
+    atif(tmp_path)
+    (path,) = tmp_path.glob("**/trajectory.json")
+    trajectory = json.loads(path.read_text())
+    trajectory["steps"][2]["metrics"]["logprobs"] = [-0.5, -0.25]
+    path.write_text(json.dumps(trajectory))
+    (episode,) = read(tmp_path, "atif")
+    assert [episode.logprobs.get(place) for place in episode.replies] == [-0.75, None]
+
+
+@pytest.mark.parametrize(("said", "known"), [([-0.5, -1], -1.5), (-2, -2.0), ([], None), ([None], None), ("no", None)])
+def test_a_completion_may_have_a_column_of_likelihoods(tmp_path: Path, said: object, known: float | None) -> None:
+    dump(tmp_path / "rows.jsonl", {"prompt": "2 + 2?", "completion": "4", "reward": 1.0, "logprobs": said})
+    (episode,) = read(tmp_path, "trl")
+    assert episode.logprobs.get(1) == known
+
+
 def test_a_summary_of_an_agents_words_is_no_episode(tmp_path: Path) -> None:
     atif(tmp_path)
     (path,) = tmp_path.glob("**/trajectory.json")
