@@ -67,9 +67,15 @@ _ENDS: Final = (*COMPRESSED, *_JSON, *_OTHERS, PARQUET)
 def files_of(source: Path, patterns: Sequence[str] = ()) -> list[Path]:
     """The files of a source: itself, or those below a folder in the order of their names.
 
+    A name with `*` stands for all files and folders that are named so.
     In a folder of the server's recordings these are the trees; its offers, and what a server that
     learns keeps beside them, hold no episodes.
     """
+    if "*" in str(source):
+        named = sorted(Path(source.anchor).glob(str(source.relative_to(source.anchor))))
+        if not named:
+            raise ConfigError(f"{source} names no file or folder; change the name")
+        return [path for one in named for path in files_of(one, patterns)]
     if source.is_dir():
         below = [path for path in sorted(source.glob("**/*")) if path.is_file() and not _is_hidden(path, source)]
         named = [path for path in below if any(path.match(pattern) for pattern in patterns)]

@@ -238,6 +238,15 @@ def test_a_record_of_intercode_without_its_turns_is_not_left_out_in_silence(tmp_
     assert [type(one) for one in read(tmp_path, "intercode")] == [Trajectory, BadRecord]
 
 
+def test_a_source_with_a_star_is_everything_that_is_named_so(tmp_path: Path) -> None:
+    for agent in ("b", "a"):
+        for part in ("asked", "told"):
+            dump(tmp_path / agent / part / "run.jsonl", {"messages": CHAT, "reward": 1, "task_id": f"{agent} {part}"})
+    assert [episode.task_id for episode in read(tmp_path / "*" / "asked")] == ["a asked", "b asked"]
+    with pytest.raises(ConfigError, match="names no file or folder"):
+        read(tmp_path / "*" / "heard")
+
+
 def test_a_fine_tuned_gpt_of_fireact_was_recorded_as_messages(tmp_path: Path) -> None:
     ended = {"role": "user", "content": "Observation: Episode finished, reward = False"}
     chat = [{"role": said.role, "content": said.content} for said in SEARCHED]
