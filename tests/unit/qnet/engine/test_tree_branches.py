@@ -19,7 +19,7 @@ from qguide.training.policy_training.logprobs import reply_logprobs
 from qguide.training.q_training.loss_terms import QNetLossOptions
 from qguide.training.q_training.qnet_loss import loss_of_tree
 from qguide.training.q_training.validation import q_of_tree
-from tests.support.architectures import enliven, tiny_config, tiny_pair
+from tests.support.architectures import enliven, seeded, tiny_config, tiny_pair
 from tests.support.tiny_models import policy_model, q_model
 
 STEM = list(range(3, 30))
@@ -182,7 +182,8 @@ def test_recurrent_layers_are_known_by_what_an_architecture_declares() -> None:
 
 
 def causal_lm(model_type: str) -> PreTrainedModel:
-    model: PreTrainedModel = AutoModelForCausalLM.from_config(tiny_config(model_type))
+    with seeded():
+        model: PreTrainedModel = AutoModelForCausalLM.from_config(tiny_config(model_type))
     model.float().eval()
     enliven(model)
     return model
