@@ -25,7 +25,7 @@ def domain(
     """Give a checkpoint the domain of recorded states, or check recorded states against it."""
     with shown_errors():
         from qguide.qnet.errors import CheckpointError, ConfigError
-        from qguide.qnet.features.domain import Domain
+        from qguide.qnet.models.ensemble import load_domain
         from qguide.qnet.models.manifest import read_manifest
         from qguide.training.learning.sources import read_states
         from qguide.training.licence.domain import LEAST_LIMIT, fit_domain, outside_of, put_domain, salt_of
@@ -39,7 +39,7 @@ def domain(
             states, salt = read_states(source), salt_of(manifest)
             fitted = fit_domain(states, salt=salt, least=least or LEAST_LIMIT)
             put_domain(checkpoint, manifest, fitted)
-        found = Domain.load(checkpoint)
+        found = load_domain(checkpoint)
         console = Console()
         console.print(domain_line(found), markup=False, soft_wrap=True)
         for path in check or ():
@@ -115,9 +115,10 @@ def progress(
         if tokenizer.get_vocab() != other.get_vocab():
             raise CheckpointError(f"{child} and {parent} have different tokens; name two checkpoints of one policy")
         model = ImplicitQ.from_policies(*folders, beta=beta)
-        manifest = Manifest(kind="implicit-q", name=name, read_at="action_tokens", target="progress")
+        manifest = Manifest(kind="implicit-q", name=name, read_at="action_tokens", target="progress", unjudged=_PAIR)
         save_checkpoint(output, model=model, tokenizer=tokenizer, manifest=manifest)
     typer.echo(output)
+    typer.echo(f"licence: not judged; {_PAIR}. It has no domain either: `qguide domain` gives it one", err=True)
 
 
 def export_model(
@@ -133,6 +134,9 @@ def export_model(
     with shown_errors(config_status=1):
         written = write(_folder(checkpoint), output)
     typer.echo(written)
+
+
+_PAIR = "`qguide choice-regret` measures its choices on decision groups"
 
 
 def _folder(model: Path) -> Path:

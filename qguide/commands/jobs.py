@@ -82,7 +82,7 @@ def _show_trained(title: str, trained: Manifest, checkpoint: Path, console: Cons
     if trained.kind != "policy":
         from qguide.training.licence.verdict import show_licence
 
-        show_licence(trained.licence, console)
+        show_licence(trained, console)
 
 
 def show_figures(title: str, figures: Mapping[str, Any], console: Console) -> None:

@@ -11,7 +11,7 @@ every game begins with, and brings its own. It holds for a Q model of any kind, 
 texts and no hidden states; what it cannot see is another task in the same words.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from hashlib import blake2b
@@ -97,7 +97,7 @@ class Domain(BaseModel):
 
     @classmethod
     def load(cls, directory: Path) -> Self | None:
-        """The domain of a checkpoint; None where it was written without one."""
+        """The domain in a folder; None where it was written without one."""
         path = directory / DOMAIN
         if not path.is_file():
             return None
@@ -105,6 +105,20 @@ class Domain(BaseModel):
             return cls.model_validate_json(path.read_bytes())
         except ValidationError as error:
             raise CheckpointError(f"{path} is no domain: {error}; train again") from error
+
+
+@dataclass(frozen=True, slots=True)
+class SharedDomain:
+    """Domain of Q models together: a state is inside if it is inside each of their domains."""
+
+    members: Sequence[Domain]
+
+    def distance(self, history: History) -> Distance:
+        """Distance of the state after a history from the member that it is farthest from."""
+        return max((member.distance(history) for member in self.members), key=lambda found: found.value)
+
+
+AnyDomain = Domain | SharedDomain
 
 
 def state_hashes(history: History, *, salt: str) -> frozenset[Hash]:

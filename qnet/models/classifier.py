@@ -31,7 +31,7 @@ CLASSIFIER: Final = "ForSequenceClassification"
 """End of the names of transformers' classes."""
 EXPORTED: Final = "qguide"
 """Field of an exported classifier's configuration, with the manifest's fields below."""
-_EXPORTED_FIELDS: Final = ("renderer_version", "read_at")
+_EXPORTED_FIELDS: Final = {"renderer_version", "read_at", "prior", "licence", "unjudged"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,9 +64,9 @@ def require_one_label(directory: Path, config: PretrainedConfig) -> None:
         )
 
 
-def exported_mark(manifest: Manifest) -> dict[str, str]:
+def exported_mark(manifest: Manifest) -> dict[str, Any]:
     """The field of an exported classifier's configuration."""
-    return {name: getattr(manifest, name) for name in _EXPORTED_FIELDS}
+    return manifest.model_dump(mode="json", include=_EXPORTED_FIELDS)
 
 
 def classifier_manifest(directory: Path, config: PretrainedConfig, *, name: str = "", omit: str = "") -> Manifest:

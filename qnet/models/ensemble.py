@@ -2,7 +2,8 @@
 
 Each member keeps its trunk, so an ensemble costs their sum to serve. The folder holds a
 `config.json` with their number, each member's whole checkpoint in `member-0`, `member-1`, … and a
-manifest with the hashes of all these files.
+manifest with the hashes of all these files. Nothing judges the mean, so it has no more than its
+members: their licence if all of them have one, and the states that all of their domains have.
 """
 
 import json
@@ -10,10 +11,12 @@ import shutil
 from collections.abc import Sequence
 from itertools import count, takewhile
 from pathlib import Path
+from typing import Any
 
 from qguide.qnet.errors import CheckpointError
+from qguide.qnet.features.domain import AnyDomain, Domain, SharedDomain
 from qguide.qnet.models.hub import model_folder
-from qguide.qnet.models.manifest import MANIFEST, Manifest, read_manifest, write_manifest
+from qguide.qnet.models.manifest import MANIFEST, Licence, Manifest, PriorSection, read_manifest, write_manifest
 
 CONFIG = "config.json"
 
@@ -21,6 +24,14 @@ CONFIG = "config.json"
 def member_folders(directory: Path) -> list[Path]:
     """The members' folders of an ensemble, in order."""
     return list(takewhile(Path.is_dir, (directory / f"member-{number}" for number in count())))
+
+
+def load_domain(directory: Path) -> AnyDomain | None:
+    """The domain of a checkpoint: its own, or what its members' have in common; None if none is known."""
+    if (own := Domain.load(directory)) is not None:
+        return own
+    found = [domain for folder in member_folders(directory) if (domain := Domain.load(folder))]
+    return SharedDomain(found) if found else None
 
 
 def save_ensemble(directory: Path, members: Sequence[Path], *, name: str) -> Manifest:
@@ -82,4 +93,34 @@ def _manifest_of(members: Sequence[Manifest], name: str) -> Manifest:
         read_at=first.read_at,
         target=first.target,
         label_range=(min(lows), max(highs)) if ranges else None,
+        prior=_prior_of(members),
+        **_verdict_on(members),
     )
+
+
+def _prior_of(members: Sequence[Manifest]) -> PriorSection | None:
+    """The prior by which the mean of the members' posteriors is the ensemble's.
+
+    A member without one chooses by Q alone, which is a temperature of 0.
+    """
+    priors = [member.prior for member in members if member.prior]
+    sources = {prior.by for prior in priors}
+    if len(sources) != 1:
+        return None
+    tau = sum(prior.tau for prior in priors) / len(members)
+    weight = sum(prior.tau * prior.greedy_weight for prior in priors) / len(members)
+    return PriorSection(tau=tau, by=sources.pop(), greedy_weight=weight / tau if tau else 0.0)
+
+
+def _verdict_on(members: Sequence[Manifest]) -> dict[str, Any]:
+    """The sections of a manifest that say how far the members' licences cover their mean."""
+    verdicts = [(f"member {number} ({one.name})", one.licence) for number, one in enumerate(members)]
+    refused = [f"its {name} has none: {own.reason}" for name, own in verdicts if own and not own.granted]
+    unjudged = [f"its {name} was not judged" for name, own in verdicts if own is None]
+    if not (refused or unjudged) and len({one.prior.by for one in members if one.prior}) > 1:
+        unjudged = ["its members were judged beside different priors"]
+    if refused:
+        return {"licence": Licence(granted=False, reason=refused[0])}
+    if unjudged:
+        return {"unjudged": unjudged[0]}
+    return {"licence": Licence(granted=True, reason=f"each of its {len(members)} members has one")}

@@ -165,6 +165,7 @@ class Manifest(BaseModel, frozen=True, extra="forbid"):
         data_sha256: hash of the training rows.
         lora: the merged adapters, if not all weights were trained; absent otherwise.
         licence: its choices beside the agent's own; absent where nothing judged them.
+        unjudged: why nothing judged them, and what would; "" if unknown.
         metrics: what training measured.
         prior: how to choose by Q and the policy's prior; absent: by Q alone.
         versions: of the packages that wrote it.
@@ -187,6 +188,7 @@ class Manifest(BaseModel, frozen=True, extra="forbid"):
     # Left out where it is None, so that earlier versions read the manifest, too.
     lora: MergedLora | None = Field(default=None, exclude_if=lambda lora: lora is None)
     licence: Licence | None = Field(default=None, exclude_if=lambda licence: licence is None)
+    unjudged: str = Field(default="", exclude_if=lambda reason: not reason)
     metrics: dict[str, float] = Field(default_factory=dict)
     prior: PriorSection | None = Field(default=None, exclude_if=lambda prior: prior is None)
     versions: dict[str, str] = Field(default_factory=dict)

@@ -31,7 +31,7 @@ from qguide.qnet.errors import (
     QGuideError,
     ScorerUnavailableError,
 )
-from qguide.qnet.features.domain import Domain
+from qguide.qnet.features.domain import AnyDomain
 from qguide.qnet.types import History, HistoryWindow, ScoreRequest, ScoreResult
 from qguide.server.episodes.state import Episode
 from qguide.server.guidance.readable_view import ReadableView
@@ -117,13 +117,13 @@ def long_history_mode(asked: GuidedStepRequest, settings: Settings) -> LongHisto
     return wanted.fallback or own or fallback_of(asked, settings)
 
 
-def domain_of(q_model: ServedQModel, wanted: OutOfDomain | None, settings: Settings) -> Domain | None:
+def domain_of(q_model: ServedQModel, wanted: OutOfDomain | None, settings: Settings) -> AnyDomain | None:
     """The domain that a request has to be in; None where it is guided all the same."""
     mode = wanted or settings.out_of_domain
     return q_model.domain if mode == "unguided" else None
 
 
-async def reason_outside(domain: Domain | None, history: History) -> str:
+async def reason_outside(domain: AnyDomain | None, history: History) -> str:
     """The reason why a state is outside; "" inside. Read on a thread: a history may be long."""
     if domain is None:
         return ""
@@ -235,7 +235,7 @@ class StepScorer:
         *,
         obstacle: InvalidRequestError | None,
         view: ReadableView | None,
-        domain: Domain | None,
+        domain: AnyDomain | None,
         long_history: LongHistory,
     ) -> None:
         self.name = q_model.name

@@ -12,7 +12,7 @@ import structlog
 
 from qguide.qnet.device.device_thread import DeviceThread, is_lost
 from qguide.qnet.errors import CheckpointError, InvalidRequestError, QGuideError, RoutingError, UnknownModelError
-from qguide.qnet.features.domain import Domain
+from qguide.qnet.models.ensemble import load_domain
 from qguide.qnet.models.hub import model_folder
 from qguide.qnet.models.loading import embedded_path
 from qguide.qnet.models.manifest import content_sha256, is_feature_q
@@ -304,7 +304,7 @@ def version_and_source(settings: Settings, source: str, name: str) -> tuple[str,
         return _NO_VERSION, build_imported_source(path)
     with extra_named(f"{name}, a Q model of the hub,", MODELS):
         folder = embedded_path("qnet") if source == EMBEDDED else model_folder(source)
-    origin = replace(_source_of_folder(settings, folder, source, name), domain=Domain.load(folder))
+    origin = replace(_source_of_folder(settings, folder, source, name), domain=load_domain(folder))
     assert origin.manifest is not None
     return content_sha256(folder, origin.manifest)[:_VERSION_DIGITS], origin
 

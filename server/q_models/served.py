@@ -14,7 +14,7 @@ from qguide.qnet.device.device_thread import DeviceThread
 from qguide.qnet.device.fair_thread import DEFAULT_MAX_WAITING
 from qguide.qnet.device.scoring_worker import DEFAULT_MAX_BATCH_TOKENS, ReadAhead
 from qguide.qnet.errors import RoutingError
-from qguide.qnet.features.domain import Domain
+from qguide.qnet.features.domain import AnyDomain
 from qguide.qnet.models.manifest import Manifest
 from qguide.qnet.native_requests import DialectName
 from qguide.qnet.scoring.rules import RuleName, compares_draws, rules_before
@@ -198,7 +198,7 @@ class ServedQModel(ABC):
         runtime: Runtime,
         *,
         manifest: Manifest | None = None,
-        domain: Domain | None = None,
+        domain: AnyDomain | None = None,
         content: str = "",
     ) -> None:
         """Name a version.

@@ -19,7 +19,7 @@ from qguide.qnet.decision.selection import select
 from qguide.qnet.device.device_thread import BatchRun, DeviceThread
 from qguide.qnet.device.scoring_worker import ReadAhead, ScoringWorker
 from qguide.qnet.errors import ScorerUnavailableError
-from qguide.qnet.features.domain import Domain
+from qguide.qnet.features.domain import AnyDomain
 from qguide.qnet.models.manifest import Manifest
 from qguide.qnet.sliced_scorer import CacheUse, CachingScorer
 from qguide.qnet.turns import resting
@@ -109,7 +109,7 @@ class ScorerSource:
     own_thread: bool = False
     precision: str = ""
     renderer: "Renderer | None" = None
-    domain: Domain | None = None
+    domain: AnyDomain | None = None
 
 
 class QModel(ServedQModel):

@@ -95,7 +95,7 @@ def _show(manifest: Manifest, checkpoint: Path, held_back: HeldBack, console: Co
         markup=False,
         soft_wrap=True,
     )
-    show_licence(manifest.licence, console)
+    show_licence(manifest, console)
     if hint := _hint(manifest, held_back):
         console.print(hint, markup=False, soft_wrap=True)
 

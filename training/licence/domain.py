@@ -14,7 +14,7 @@ from typing import Final
 
 import numpy as np
 
-from qguide.qnet.features.domain import DOMAIN, Domain, Hash, state_hashes, union
+from qguide.qnet.features.domain import DOMAIN, AnyDomain, Domain, Hash, state_hashes, union
 from qguide.qnet.models.manifest import MANIFEST, Manifest, sha256_of
 from qguide.qnet.types import History
 
@@ -94,7 +94,7 @@ class Outside:
         return sum(one > 1 for one in self.distances) / len(self.distances)
 
 
-def outside_of(domain: Domain, states: Sequence[tuple[str, History]]) -> Outside:
+def outside_of(domain: AnyDomain, states: Sequence[tuple[str, History]]) -> Outside:
     """The states beside a domain, each with its task."""
     found = [(task, domain.distance(history).value) for task, history in states]
     return Outside(

@@ -4,7 +4,7 @@ import numpy as np
 from rich.console import Console
 from rich.table import Table
 
-from qguide.qnet.features.domain import Domain
+from qguide.qnet.features.domain import AnyDomain, SharedDomain
 from qguide.qnet.models.manifest import Interval, Licence, LicenceFigures, LicenceLead, Manifest, PriorSection
 from qguide.training.algorithms.posterior_temperature import FEWEST_DECISIONS
 from qguide.training.licence.credit import FEWEST_EPISODES, FEWEST_UNITS, Credit
@@ -12,6 +12,7 @@ from qguide.training.licence.domain import Outside
 from qguide.training.licence.evidence import FEWEST_TASKS, OWN, ChooserFigures, Evidence
 
 _PREFERRED_BY = {"votes": "the vote", "greedy": "the greedy reply", "prior": "the vote with the greedy reply"}
+_UNJUDGED = "held-back decision groups judge a trained Q model (held_back_groups, or validation_fraction of groups)"
 
 
 def licence_of(evidence: Evidence, credit: Credit | None = None, *, held_back: str = "tasks") -> Licence:
@@ -111,14 +112,11 @@ def _figures(own: ChooserFigures, evidence: Evidence) -> LicenceFigures:
     )
 
 
-def show_licence(licence: Licence | None, console: Console) -> None:
+def show_licence(trained: Manifest, console: Console) -> None:
     """Print the table of choosers, then the verdict."""
+    licence = trained.licence
     if licence is None:
-        console.print(
-            "licence: not judged; held-back decision groups judge a trained Q model "
-            "(held_back_groups, or validation_fraction of groups)",
-            soft_wrap=True,
-        )
+        console.print(f"licence: not judged; {trained.unjudged or _UNJUDGED}", markup=False, soft_wrap=True)
         return
     if licence.choosers:
         console.print(_choosers(licence))
@@ -143,13 +141,15 @@ def show_manifest(manifest: Manifest, console: Console) -> None:
     if manifest.prior is not None:
         console.print(_prior(manifest.prior), markup=False, soft_wrap=True)
     if manifest.kind != "policy":
-        show_licence(manifest.licence, console)
+        show_licence(manifest, console)
 
 
-def domain_line(domain: Domain | None) -> str:
+def domain_line(domain: AnyDomain | None) -> str:
     """A domain's size and limits as text."""
     if domain is None:
         return "domain: unknown, so every state is guided; `qguide domain` gives it one"
+    if isinstance(domain, SharedDomain):
+        return "\n".join(("domain: what its members have in common", *map(domain_line, domain.members)))
     return (
         f"domain: {len(domain.known):,} words, of which nearly all states have "
         f"{len(domain.common):,}; "

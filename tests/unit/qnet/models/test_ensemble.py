@@ -5,11 +5,14 @@ from pathlib import Path
 import pytest
 
 from qguide.qnet.errors import CheckpointError
+from qguide.qnet.features.domain import DOMAIN
 from qguide.qnet.models.checkpoint import LoadedEnsemble, load_q_model
-from qguide.qnet.models.ensemble import save_ensemble
-from qguide.qnet.models.manifest import MANIFEST, Manifest
+from qguide.qnet.models.ensemble import load_domain, save_ensemble
+from qguide.qnet.models.manifest import MANIFEST, Licence, Manifest, PriorSection, read_manifest
 from qguide.qnet.scoring.build import build_naive_scorer, build_serving_scorer
-from qguide.qnet.types import Message, ScoreRequest
+from qguide.qnet.types import History, Message, ScoreRequest
+from qguide.server.q_models.checks import require_licence
+from qguide.training.licence.domain import fit_domain, put_domain
 from tests.support.tiny_models import save_implicit_q, save_policy, save_qnet
 
 REQUEST = ScoreRequest(
@@ -62,6 +65,73 @@ def test_the_manifest_describes_all_members(members: list[Path], tmp_path: Path)
 
     assert (manifest.kind, manifest.name, manifest.read_at) == ("ensemble", "three", "last_token")
     assert "member-2/model.safetensors" in manifest.files
+
+
+def judged(member: Path, licence: Licence | None, prior: PriorSection | None = None) -> None:
+    """Write a verdict into a member's manifest."""
+    manifest = Manifest.model_validate_json((member / MANIFEST).read_bytes())
+    told = manifest.model_copy(update={"licence": licence, "prior": prior})
+    (member / MANIFEST).write_text(told.model_dump_json())
+
+
+GRANTED = Licence(granted=True, reason="+0.2")
+REFUSED = Licence(granted=False, reason="+0.0 (-0.1 to +0.1)")
+
+
+def test_an_ensemble_has_a_licence_only_if_each_member_has_one(members: list[Path], tmp_path: Path) -> None:
+    verdicts: list[Licence | None] = []
+    for name, last in (("granted", GRANTED), ("refused", REFUSED), ("unjudged", None)):
+        for member, licence in zip(members, (GRANTED, GRANTED, last), strict=True):
+            judged(member, licence)
+        manifest = save_ensemble(tmp_path / name, members, name=name)
+        verdicts.append(manifest.licence)
+        assert manifest.unjudged == ("" if last else "its member 2 (tiny-q) was not judged")
+
+    granted, refused, unjudged = verdicts
+    assert granted is not None
+    assert granted.granted
+    assert unjudged is None
+    assert refused is not None
+    assert refused.reason == f"its member 2 (tiny-q) has none: {REFUSED.reason}"
+    with pytest.raises(CheckpointError, match="refused has no licence: its member 2"):
+        require_licence(read_manifest(tmp_path / "refused"), "refused", unlicensed=False)
+
+
+def test_an_ensembles_posterior_is_the_mean_of_its_members_posteriors(members: list[Path], tmp_path: Path) -> None:
+    for member, tau in zip(members, (0.1, 0.3, None), strict=True):
+        judged(member, GRANTED, None if tau is None else PriorSection(tau=tau, greedy_weight=0.5))
+
+    prior = save_ensemble(tmp_path / "mean", members, name="three").prior
+
+    # Q1 + Q2 + Q3 + (0.1 + 0.3) (log prior + 0.5 greedy), divided by three.
+    assert prior is not None
+    assert (prior.tau, prior.greedy_weight) == pytest.approx((0.4 / 3, 0.5))
+
+    judged(members[2], GRANTED, PriorSection(tau=0.1, by="likelihood"))
+    mixed = save_ensemble(tmp_path / "mixed", members, name="three")
+    assert (mixed.prior, mixed.licence) == (None, None)
+    assert "different priors" in mixed.unjudged
+
+
+def state(text: str) -> History:
+    return (Message("user", text),)
+
+
+def test_a_state_is_in_an_ensembles_domain_if_it_is_in_each_members(members: list[Path], tmp_path: Path) -> None:
+    desk, shop = state("take the mug from the desk"), state("buy a red shirt in the shop")
+    own = ([desk, shop], [desk])
+    for member, states in zip(members[:2], own, strict=True):
+        manifest = Manifest.model_validate_json((member / MANIFEST).read_bytes())
+        put_domain(member, manifest, fit_domain([("", one) for one in states]))
+    save_ensemble(tmp_path / "mean", members, name="three")
+
+    domain = load_domain(tmp_path / "mean")
+    assert domain is not None
+    assert not domain.distance(desk).outside
+    assert domain.distance(shop).outside
+    save_ensemble(tmp_path / "without", [members[2], members[2]], name="two")
+    assert load_domain(tmp_path / "without") is None
+    assert (tmp_path / "mean" / "member-0" / DOMAIN).is_file()
 
 
 def test_one_member_is_no_ensemble(members: list[Path], tmp_path: Path) -> None:

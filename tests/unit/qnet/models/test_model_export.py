@@ -20,13 +20,15 @@ from typer.testing import CliRunner
 
 from qguide.cli import app
 from qguide.qnet.errors import CheckpointError
+from qguide.qnet.features.domain import Domain
 from qguide.qnet.models.checkpoint import load_qnet, save_checkpoint
-from qguide.qnet.models.manifest import Manifest
+from qguide.qnet.models.manifest import MANIFEST, Licence, Manifest, PriorSection
 from qguide.qnet.models.model_export import export_model
 from qguide.qnet.models.qnet import QNet
 from qguide.qnet.models.qnet_config import QNetConfig
 from qguide.qnet.scoring.value_head import NaiveScorer
 from qguide.qnet.types import Message, ScoreRequest
+from qguide.training.licence.domain import fit_domain, put_domain
 from tests.support.tiny_models import ARCHITECTURES, renderer, save_policy, save_qnet
 
 HISTORY = (Message("user", "go to desk take mug"),)
@@ -107,6 +109,19 @@ def save_linear(folder: Path, trunk: PretrainedConfig) -> Path:
     manifest = Manifest(kind="qnet", name="linear", read_at="last_token")
     save_checkpoint(folder, model=qnet, tokenizer=renderer().tokenizer, manifest=manifest)
     return folder
+
+
+def test_an_exported_classifier_keeps_licence_prior_and_domain(tmp_path: Path) -> None:
+    checkpoint = save_qnet(tmp_path / "q", save_policy(tmp_path / "policy"), head="linear")
+    manifest = Manifest.model_validate_json((checkpoint / MANIFEST).read_bytes())
+    verdict = {"licence": Licence(granted=False, reason="at chance"), "prior": PriorSection(tau=0.2)}
+    judged = manifest.model_copy(update=verdict)
+    put_domain(checkpoint, judged, fit_domain([("", HISTORY)]))
+    export_model(checkpoint, tmp_path / "exported")
+
+    told = load_qnet(tmp_path / "exported").manifest
+    assert {"licence": told.licence, "prior": told.prior} == verdict
+    assert Domain.load(tmp_path / "exported") == Domain.load(checkpoint)
 
 
 def test_the_experts_of_a_mixture_keep_their_names(tmp_path: Path) -> None:
