@@ -30,10 +30,16 @@ NAMES: Final[Mapping[str, str]] = {
     "mint_after_one": "MINT, after one turn",
     "mint_after_two": "MINT, after two turns",
 }
+UNSEEN: Final[Mapping[str, str]] = {
+    "bfcl_unseen_families": NAMES["bfcl_small"],
+    "bfcl_weak_unseen_families": NAMES["bfcl_weak"],
+    "mint_after_one_unseen_families": NAMES["mint_after_one"],
+    "mint_after_two_unseen_families": NAMES["mint_after_two"],
+}
+"""The same with half of the models' families held back, too."""
 TOLD: Final = (
     "bfcl_all",
-    "bfcl_unseen_families",
-    "mint_after_two_unseen_families",
+    *UNSEEN,
     "mint_second_answer_unread",
     "mint_theoremqa_by_itself",
     "mint_theoremqa_by_gsm8k_and_math",
@@ -43,9 +49,12 @@ TOLD: Final = (
 )
 """Sources without a row in the tables: sentences of the page tell of them."""
 PLOTTED: Final = ("bfcl_small", "bfcl_weak", "sql", "mint_after_one", "mint_after_two")
-BY_SECTION: Final = ("mint_after_two",)
-STOPPED: Final = ("mint_after_two",)
+BY_SECTION: Final = ("mint_after_one", "mint_after_two")
+STOPPED: Final = "mint_after_two"
+TOKENS: Final = 3_535
+"""Tokens of cl100k_base that all five of `STOPPED` write; shares of characters differ by .4 points at most."""
 CHOOSER: Final = "q in group"
+_OTHERS: Final = ("− random", "− best rule", f"− {KNOWING}")
 
 
 def collect(runs: Mapping[str, Path]) -> None:
@@ -71,42 +80,42 @@ def read_rows() -> list[dict[str, Any]]:
 
 def tables(figures: Mapping[str, Any]) -> str:
     """The tables of the page."""
-    figures = {name: told for name, told in figures.items() if name in NAMES}
+    every, figures = figures, {name: told for name, told in figures.items() if name in NAMES}
+    unseen = {name: every[name] for name in UNSEEN if name in every}
     lines = [
-        "What each chooser earns, in percent, of the groups of all tasks:",
+        "What each chooser earns, in percent, of the groups of all tasks; of **Q** also each of three trainings:",
         "",
         *_head(
-            *("source", "tasks", "random", "best rule", KNOWING),
+            *("source", "tasks", "attempts of models (families)", "calls read", "random", "best rule", KNOWING),
             *("Q alone", "votes × Q alone", "**Q**", "licensed", "oracle"),
         ),
-        *(_row(NAMES[name], told["all"]) for name, told in figures.items()),
+        *(_row(NAMES[name], told) for name, told in figures.items()),
         "",
-        "**Q** less the others, in points (95 % interval over tasks, p of sign flips); the last",
-        "column is of the tasks by which the recipe was not chosen:",
+        "**Q** less the others, in points (95 % interval over tasks, p of sign flips):",
         "",
-        *_head("source", "− random", "− best rule", f"− {KNOWING}", "− best rule, untouched tasks"),
+        *_head("source", *_OTHERS, "− best rule, untouched tasks"),
         *(_differences(NAMES[name], told) for name, told in figures.items()),
         "",
-        "Three trainings of **Q**, and what was read:",
+        "With half of the families of models held back, too, in percent and points:",
         "",
-        *_head(*("source", "recipe", "trainings", "licensed"), *("models (families)", "attempts", "calls read")),
-        *(_told(NAMES[name], told) for name, told in figures.items()),
+        *_head(*("source", "random", "best rule", KNOWING, "**Q**", "oracle"), *_OTHERS),
+        *(_unseen(UNSEEN[name], told["all"]) for name, told in unseen.items()),
     ]
-    for name in BY_SECTION:
-        if name in figures:
-            lines += ["", f"{NAMES[name]}, by part:", "", *_sections(figures[name]["all"])]
-    for name in STOPPED:
-        if name in figures:
-            lines += ["", f"{NAMES[name]}, some of five stopped:", "", *_stopping(figures[name])]
+    if parts := [figures[name]["all"] for name in BY_SECTION if name in figures]:
+        lines += ["", "MINT by part, after one turn and after two:", "", *_sections(parts)]
+    if STOPPED in figures:
+        lines += ["", f"{NAMES[STOPPED]}, some of five stopped: success, tokens (% of all five's):", ""]
+        lines += _stopping(figures[STOPPED])
     return "\n".join(lines)
 
 
 def _stopping(told: Mapping[str, Any]) -> Iterator[str]:
-    """Success of the best attempt that goes on, and what is written, in percent of running all."""
-    yield from _head("go on", *(f"{name}: success, written" for name in STOPPING))
+    """Success of the best attempt that goes on, and the tokens that are written."""
+    yield from _head("go on", *STOPPING)
     for row in told["all"]["stopping"]:
-        cells = (f"{_percent(row[name]['success'])}, {100 * row[name]['written']:.0f}" for name in STOPPING)
-        yield f"| {row['go_on']} | {' | '.join(cells)} |"
+        cells = [(_percent(row[name]["success"]), row[name]["written"]) for name in STOPPING]
+        shown = (f"{success}, {TOKENS * share:,.0f} ({100 * share:.0f})" for success, share in cells)
+        yield f"| {row['go_on']} | {' | '.join(shown)} |"
 
 
 def _head(*columns: str) -> list[str]:
@@ -117,15 +126,20 @@ def _percent(value: float) -> str:
     return f"{100 * value:.1f}"
 
 
-def _row(name: str, told: Mapping[str, Any]) -> str:
+def _row(name: str, figures: Mapping[str, Any]) -> str:
+    told = figures["all"]
+    families = f" ({figures['families']})" if figures["families"] > 1 else ""
     rewards = {key: each["reward"] for key, each in told["choosers"].items()}
     best = told["best_rule"]
     own = told["choosers"][CHOOSER]
+    trainings = ", ".join(map(_percent, own["trainings"]))
     cells = [
+        f"{figures['attempts']:,} of {figures['models']}{families}",
+        f"{_percent(figures['calls_read'])} %" if name.startswith("BFCL") else "",
         _percent(rewards["random"]),
         f"{_percent(rewards[best])} ({best})",
         *(_percent(rewards[key]) for key in (KNOWING, "q", "posterior")),
-        f"**{_percent(own['reward'])}** ({_percent(own['low'])} to {_percent(own['high'])})",
+        f"**{_percent(own['reward'])}** ({_percent(own['low'])} to {_percent(own['high'])}; {trainings})",
         _percent(rewards["licensed"]) if "licensed" in rewards else "",
         _percent(rewards["oracle"]),
     ]
@@ -146,21 +160,23 @@ def _differences(name: str, told: Mapping[str, Any]) -> str:
     return f"| {name} | {' | '.join(cells)} |"
 
 
-def _told(name: str, told: Mapping[str, Any]) -> str:
-    own = ", ".join(map(_percent, told["all"]["choosers"][CHOOSER]["trainings"]))
-    models = f"{told['models']} ({told['families']})" if told["families"] > 1 else told["models"]
-    read = f"{_percent(told['calls_read'])} %" if name.startswith("BFCL") else ""
-    licences = f"{100 * told['licences']:.0f} %" if "licences" in told else ""
-    cells = (told["recipe"], own, licences, models, f"{told['attempts']:,}", read)
-    return f"| {name} | {' | '.join(map(str, cells))} |"
-
-
-def _sections(told: Mapping[str, Any]) -> Iterator[str]:
+def _unseen(name: str, told: Mapping[str, Any]) -> str:
     best = told["best_rule"]
-    yield from _head("part", "tasks", "random", best, KNOWING, "**Q**", "oracle")
-    for name, own in told["sections"].items():
-        keys = ("random", best, KNOWING, CHOOSER, "oracle")
-        yield f"| {name} | {own['tasks']} | {' | '.join(_percent(own[key]) for key in keys)} |"
+    keys = ("random", best, KNOWING, CHOOSER, "oracle")
+    cells = [_percent(told["choosers"][key]["reward"]) for key in keys]
+    cells[1] += f" ({best})"
+    cells += [_difference(told, other) for other in ("random", best, KNOWING)]
+    return f"| {name} | {' | '.join(cells)} |"
+
+
+def _sections(parts: Sequence[Mapping[str, Any]]) -> Iterator[str]:
+    """The parts of a benchmark, with the columns of one source after the other."""
+    columns = [("random", told["best_rule"], KNOWING, CHOOSER, "oracle") for told in parts]
+    named = (name if name != CHOOSER else "**Q**" for keys in columns for name in keys)
+    yield from _head("part", "tasks", *named)
+    for name, first in parts[0]["sections"].items():
+        own = [told["sections"][name][key] for told, keys in zip(parts, columns, strict=True) for key in keys]
+        yield f"| {name} | {first['tasks']} | {' | '.join(map(_percent, own))} |"
 
 
 def plot(figures: Mapping[str, Any]) -> None:
