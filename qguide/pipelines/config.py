@@ -11,6 +11,9 @@ config = "collect.toml"              # relative to this file
 job = "sft"
 config = "sft.toml"
 set = ["optimization.epochs=3"]      # as `--set` of the job
+
+What several stages share is written once, in a table `[values]`, and stands in their fields as
+`{name}`; `{output}` is the folder of the pipeline.
 """
 
 import json
@@ -30,23 +33,25 @@ from qguide.training.shipped import shipped_path
 Scalar = bool | int | float | str
 Matrix = Mapping[str, tuple[Scalar, ...]]
 
+OUTPUT: Final = "output"
 STAGE_NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]*")
-_VARIABLE: Final = re.compile(r"\{(\w+)\}")
+_VARIABLE: Final = re.compile(r"\{([A-Za-z_]\w*)\}")
 
 
-def expanded(stages: "Mapping[str, StageConfig]", matrices: Mapping[str, Matrix]) -> "dict[str, StageConfig]":
-    """The stages by name, each matrix written out."""
+def expanded(config: "PipelineConfig") -> "dict[str, StageConfig]":
+    """The stages by name, each matrix written out and each value in its place."""
+    shared = {OUTPUT: str(config.output)} | {name: _text(value) for name, value in config.values.items()}
     found: dict[str, StageConfig] = {}
-    for matrix, group in groupby(stages.items(), key=lambda item: item[1].matrix):
+    for matrix, group in groupby(config.stages.items(), key=lambda item: item[1].matrix):
         members = list(group)
-        for values in _rows(matrix, matrices):
+        for row in _rows(matrix, config.matrix):
             for template, stage in members:
-                name = _filled(template, template, values)
+                name = _filled(template, template, shared | row)
                 if name in found:
                     raise ValueError(f"two stages are called {name}; use every variable in a name")
                 if not STAGE_NAME.fullmatch(name):
                     raise ValueError(f"stage {name!r}: use letters, digits, - and _")
-                found[name] = stage if matrix is None else _stage(template, stage, values)
+                found[name] = _stage(template, stage, shared | row)
     return found
 
 
@@ -81,12 +86,9 @@ def _stage(name: str, stage: "StageConfig", values: Mapping[str, str]) -> "Stage
 
 
 def _filled(stage: str, text: str, values: Mapping[str, str]) -> str:
-    if not values:
-        return text
-
     def value(match: re.Match[str]) -> str:
         if match[1] not in values:
-            raise ValueError(f"stage {stage} has {match[0]}; its matrix has {_listed(values)}")
+            raise ValueError(f"stage {stage} has {match[0]}; name one of its values: {_listed(values)}")
         return values[match[1]]
 
     return _VARIABLE.sub(value, text)
@@ -109,7 +111,7 @@ class StageConfig(JobOptions):
         needs: stages that have to be finished first, beside those whose output this one reads.
         slots: number of slots that it takes; None for its `optimization.processes`.
         matrix: name of the matrix of the file by which it is repeated; `{variable}` in its name,
-            `config`, `set` and `needs` is replaced.
+            `config`, `set` and `needs` is replaced, as `{name}` of the file's values is.
     """
 
     job: str
@@ -129,17 +131,21 @@ class PipelineConfig(JobOptions):
             all slots.
         matrix: lists of values by the name of a matrix and of a variable; the lists of one matrix
             have one length.
+        values: what stages share, by name; `--set NAME=value` replaces one.
         stages: the stages by name. Of those that could start, the first ones do.
     """
 
     output: Path
     slots: int = Field(default=1, ge=1)
     matrix: Mapping[str, Mapping[str, Values]] = Field(default_factory=dict)
+    values: Mapping[str, Scalar] = Field(default_factory=dict)
     stages: Mapping[str, StageConfig] = Field(min_length=1)
 
     @model_validator(mode="after")
     def _needs_are_stages(self) -> Self:
-        stages = expanded(self.stages, self.matrix)
+        if OUTPUT in self.values:
+            raise ValueError(f"values.{OUTPUT} is always the pipeline's own folder; take another name")
+        stages = expanded(self)
         for name, stage in stages.items():
             for need in stage.needs:
                 if need not in stages or need == name:
@@ -159,8 +165,10 @@ def load_pipeline(
     path = shipped_path(path)
     options = {"slots": slots, "output": None if output is None else str(output)}
     config = load_config(PipelineConfig, path, options=options)
-    stages = expanded(config.stages, config.matrix)
-    more = _by_stage(stages, overrides)
+    stage_overrides, values = _sorted(overrides, config.values)
+    config = config.model_copy(update={"values": {**config.values, **values}})
+    stages = expanded(config)
+    more = _by_stage(stages, stage_overrides)
     placed = {
         name: stage.model_copy(
             update={
@@ -173,13 +181,28 @@ def load_pipeline(
     return config.model_copy(update={"stages": placed})
 
 
+def _sorted(overrides: Sequence[str], values: Mapping[str, Scalar]) -> tuple[list[str], dict[str, str]]:
+    """Those of a stage's field, and the values that replace the file's."""
+    of_stages, replaced = [], {}
+    for override in overrides:
+        name, _, value = override.partition("=")
+        if "." in name:
+            of_stages.append(override)
+        elif name in values:
+            replaced[name] = value
+        else:
+            raise ConfigError(
+                f"--set {override!r} names neither a stage nor a value; write stage.field=value, or NAME=value "
+                f"with one of the file's values: {_listed(values)}"
+            )
+    return of_stages, replaced
+
+
 def _by_stage(stages: Mapping[str, StageConfig], overrides: Sequence[str]) -> dict[str, list[str]]:
     """The overrides of each stage's job."""
     found: dict[str, list[str]] = {name: [] for name in stages}
     for override in overrides:
-        stage, dot, rest = override.partition(".")
-        if not dot or "=" in stage:
-            raise ConfigError(f"--set {override!r} names no stage; write stage.field=value")
+        stage, _, rest = override.partition(".")
         if stage not in found:
             raise ConfigError(f"--set {override!r}: there is no stage {stage!r}; name one of {', '.join(found)}")
         found[stage].append(rest)

@@ -14,7 +14,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import combinations
-from statistics import fmean
+from statistics import NormalDist, fmean
 from typing import Final
 
 import numpy as np
@@ -32,6 +32,9 @@ PRIOR: Final = "prior"
 
 FEWEST_TASKS: Final = 10
 """Tasks below which an interval by task says little, and chance is licensed too often."""
+_FEWEST_PAIRS: Final = 30
+"""Pairs with an order in both halves of the outcomes, below which their agreement says little."""
+_NORMAL: Final = NormalDist()
 _SEED: Final = 0
 
 
@@ -102,8 +105,8 @@ class Evidence:
         own: the one of the agent's own choices over which the gain is least certain.
         gain: outcome of the posterior minus that of `own`, and its interval: three standard errors
             to either side over a draw, 95 % over the others.
-        ceiling: agreement of the labels with themselves: share of pairs that one half of the
-            outcomes orders as the other half does; None where candidates were seen once.
+        ceiling: share of pairs that a Q model which knew the expected outcomes would order as these
+            do, by the agreement of two halves of them; None where too few pairs tell it.
         tau: the fit on all decisions.
     """
 
@@ -301,14 +304,22 @@ def _interval(task_means: Sequence[float]) -> Interval:
 
 
 def _ceiling(decisions: Sequence[HeldBackDecision]) -> float | None:
-    """Agreement of two halves of the outcomes on the order of pairs; a tie is half an agreement."""
-    agreed = [
-        (np.sign(first_a - first_b) * np.sign(second_a - second_b) + 1) / 2
+    """Share of pairs that the expected outcomes order as the mean outcomes do.
+
+    Where one half of the outcomes orders a pair rightly with probability p, two halves agree with
+    p^2 + (1 - p)^2. All outcomes have half the variance of one half, so that by Thurstone's model
+    they are right with Phi(2^0.5 Phi^-1(p)).
+    """
+    alike = [
+        (first_a > first_b) == (second_a > second_b)
         for decision in decisions
         for (first_a, second_a), (first_b, second_b) in combinations(_halves(decision), 2)
-        if first_a != first_b or second_a != second_b
+        if first_a != first_b and second_a != second_b
     ]
-    return float(fmean(agreed)) if agreed else None
+    if len(alike) < _FEWEST_PAIRS:
+        return None
+    half = (1 + math.sqrt(max(0.0, 2 * fmean(alike) - 1))) / 2
+    return 1.0 if half == 1 else _NORMAL.cdf(math.sqrt(2) * _NORMAL.inv_cdf(half))
 
 
 def _halves(decision: HeldBackDecision) -> Iterator[tuple[float, float]]:

@@ -122,8 +122,9 @@ def show_licence(trained: Manifest, console: Console) -> None:
         console.print(_choosers(licence))
     if licence.ceiling is not None:
         console.print(
-            f"two halves of the outcomes agree on the order of {licence.ceiling:.0%} of pairs, "
-            "where chance is 50%: no Q model can be judged more finely than that"
+            f"noise ceiling: a Q model that knew the expected outcomes would have about {licence.ceiling:.0%} "
+            "of pairs in the order of these outcomes",
+            soft_wrap=True,
         )
     verdict = "granted" if licence.granted else "none, not better than your agent's own choice yet"
     console.print(f"licence: {verdict}; {licence.reason}", markup=False, soft_wrap=True)

@@ -35,7 +35,7 @@ MATRIX = """
     [stages.last]
     job = "collect"
     config = "collect.toml"
-    set = ["name={term}"]
+    set = ["name={output}/last"]
 """
 
 
@@ -57,7 +57,7 @@ def test_neighbours_of_one_matrix_are_repeated_together(tmp_path: Path) -> None:
     assert stages["no_step"].config == tmp_path / "step.toml"
     assert stages["no_step_played"].needs == ("no_step",)
     assert stages["seed_2"].set == ("seed=2",)
-    assert stages["last"].set == ("name={term}",), "only a stage of a matrix has variables"
+    assert stages["last"].set == ("name=runs/pipeline/last",)
 
 
 def test_a_repeated_stage_is_overridden_by_its_own_name(tmp_path: Path) -> None:
@@ -72,11 +72,11 @@ def test_a_repeated_stage_is_overridden_by_its_own_name(tmp_path: Path) -> None:
         ('matrix = "seeds"', 'matrix = "seed"', "'seed' is missing; the file has left_out, seeds"),
         ('term = ["outcome", "step"]', 'term = ["outcome"]', "'term': 1, 'weight': 2"),
         ("seed = [1, 2]", "seed = []", "at least 1"),
-        ('set = ["seed={seed}"]', 'set = ["seed={sed}"]', "{sed}; its matrix has seed"),
+        ('set = ["seed={seed}"]', 'set = ["seed={sed}"]', "{sed}; name one of its values: output, seed"),
         ('"seed_{seed}"', '"seeds"', "two stages are called seeds"),
         ("[stages.last]", '[stages."no_step"]', "two stages are called no_step"),
         ("seed = [1, 2]", 'seed = ["a b", "c"]', "stage 'seed_a b'"),
-        ("[stages.last]", '[stages."last_{term}"]', "stage 'last_{term}'"),
+        ("[stages.last]", '[stages."last_{term}"]', "stage last_{term} has {term}"),
         ('needs = ["no_{term}"]', 'needs = ["no_{weight}"]', "'no_trajectory'; name another"),
     ],
 )
@@ -84,4 +84,37 @@ def test_a_matrix_that_cannot_be_written_out_is_refused(tmp_path: Path, before: 
     assert before in MATRIX
     with pytest.raises(ConfigError) as refused:
         read(tmp_path, MATRIX.replace(before, after))
+    assert message in str(refused.value)
+
+
+VALUES = """
+    output = "runs/shop"
+    [values]
+    environment = "shop:SHOP"
+    count = 96
+    [stages.trees]
+    job = "explore"
+    set = ["environment.name={environment}", "environment.count={count}", "output={output}/trees"]
+"""
+
+
+def test_what_stages_share_is_replaced_by_name(tmp_path: Path) -> None:
+    [stage] = read(tmp_path, VALUES).stages.values()
+    assert stage.set == ("environment.name=shop:SHOP", "environment.count=96", "output=runs/shop/trees")
+    [stage] = read(tmp_path, VALUES, "environment=other:SHOP", "trees.seed=1").stages.values()
+    assert stage.set == ("environment.name=other:SHOP", "environment.count=96", "output=runs/shop/trees", "seed=1")
+    moved = load_pipeline(tmp_path / "pipeline.toml", output=Path("elsewhere"))
+    assert moved.stages["trees"].set[-1] == "output=elsewhere/trees"
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "message"),
+    [
+        ("{count}", "{counts}", "stage trees has {counts}; name one of its values: output, environment, count"),
+        ("count = 96", 'output = "x"', "values.output is always the pipeline's own folder"),
+    ],
+)
+def test_a_value_that_is_missing_is_refused(tmp_path: Path, before: str, after: str, message: str) -> None:
+    with pytest.raises(ConfigError) as refused:
+        read(tmp_path, VALUES.replace(before, after))
     assert message in str(refused.value)

@@ -173,7 +173,7 @@ def test_a_need_that_no_file_shows_is_named(files: Path) -> None:
         (["trees.policy=runs/trees/checkpoint"], "trees reads its own output"),
         (['policy.trajectories=["elsewhere"]'], "reads trajectories = elsewhere, which does not"),
         (["tree.parallel=9"], "there is no stage 'tree'; name one of trees, policy, expert"),
-        (["parallel=9"], "names no stage"),
+        (["parallel=9"], "names neither a stage nor a value"),
         (["trees.paralel=9"], "paralel: there is no such field"),
     ],
 )
