@@ -62,7 +62,10 @@ def run(
         ),
     ] = False,
     overrides: Annotated[
-        list[str] | None, typer.Option("--set", help="stage.field=value overrides a field of a stage's job, NAME=value one of the file's [values].")
+        list[str] | None,
+        typer.Option(
+            "--set", help="stage.field=value overrides a field of a stage's job, NAME=value one of the file's [values]."
+        ),
     ] = None,
 ) -> None:
     """Run a pipeline of jobs; run again, it resumes."""

@@ -66,7 +66,8 @@ class Licence(BaseModel, frozen=True, extra="forbid"):
         own: the best of the agent's own choices; "" where none is judged.
         gain: outcome of the posterior minus that of `own`, with its interval by task: three
             standard errors over `draw`, 95 % over the others.
-        ceiling: share of pairs on whose order two halves of the outcomes agree.
+        ceiling: share of pairs that a Q model which knew the expected outcomes would order as the
+            recorded ones do; 1 without noise.
         credit: correlation of the advantages of recorded actions with what was earned beyond
             expectation, with its interval of three standard errors by task and the number of tasks;
             by episode and of episodes, where those were held back.

@@ -44,8 +44,8 @@ _FEWEST_DECISIONS: Final = 20
 _FEWEST_CREDITED: Final = 20
 """Held-back tasks or episodes, as for a licence by credit."""
 _LITTLE_ROOM: Final = 0.02
-_CHANCE: Final = 0.55
-"""Share of pairs in one order in two halves of the outcomes, of which chance has .5."""
+_CHANCE: Final = 0.6
+"""Noise ceiling of pairs in order, of which chance has .5."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -233,8 +233,8 @@ def _lack_of_decisions(licence: Licence) -> str:
         )
     if licence.ceiling is not None and licence.ceiling < _CHANCE:
         return (
-            f"no signal: two halves of the outcomes agree on {licence.ceiling:.0%} of the pairs of "
-            "choices, where chance has 50%; the outcome hardly depends on these choices"
+            f"no signal: a Q model that knew all would have {licence.ceiling:.0%} of the pairs of choices "
+            "in the order of these outcomes, chance 50%; the outcome hardly depends on these choices"
         )
     if more := licence.missing_decisions:
         return f"too few decisions: about {more:,} more would show the gain, if it is real"

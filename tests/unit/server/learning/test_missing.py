@@ -27,7 +27,7 @@ def licence(*, best: float = 0.9, **more: Any) -> Licence:
         (licence(credit=0.0), "no signal: all outcomes are alike, or all actions"),
         (licence(decisions=4, best=0.51), "no signal: what it read in the episodes does not tell"),
         (licence(best=0.51), "no room: the best of the candidates is 0.010 in outcome above"),
-        (licence(ceiling=0.5), "no signal: two halves of the outcomes agree on 50%"),
+        (licence(ceiling=0.5), "no signal: a Q model that knew all would have 50%"),
         (licence(missing_decisions=70), "about 70 more would show the gain"),
         (licence(), "no signal: what it read in the episodes does not tell"),
         (Licence(granted=False, reason=""), "too few episodes: 0 were held back"),

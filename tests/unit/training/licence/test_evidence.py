@@ -114,12 +114,28 @@ def test_a_task_of_many_decisions_counts_once() -> None:
     assert evidence.choosers["q"].outcome == pytest.approx(0.9)
 
 
-def test_the_ceiling_is_the_agreement_of_two_halves_of_the_outcomes() -> None:
+def test_the_noise_ceiling_is_what_a_model_that_knows_all_would_order_as_the_outcomes_do() -> None:
     sure = HeldBackDecision("a", (1.0, 0.0), EVEN, ((1.0, 1.0), (0.0, 0.0)))
     luck = HeldBackDecision("b", (1.0, 0.0), EVEN, ((1.0, 0.0, 1.0), (0.0, 1.0)))
+    tied = HeldBackDecision("c", (1.0, 0.0), EVEN, ((1.0, 1.0), (1.0, 1.0)))
 
-    assert evidence_of([sure]).ceiling == 1.0
-    assert evidence_of([luck]).ceiling == 0.0
+    assert evidence_of([sure] * 30 + [tied] * 30).ceiling == 1.0
+    assert evidence_of([sure] * 15 + [luck] * 15).ceiling == pytest.approx(0.5)
+    assert evidence_of([sure] * 29).ceiling is None, "too few pairs"
+
+
+def test_the_noise_ceiling_is_that_of_draws_with_a_known_chance() -> None:
+    """Coins of .7 and .3, eight draws each: the mean of eight is the order of the truth in most pairs."""
+    rng = np.random.default_rng(0)
+    drawn = [tuple(tuple(map(float, rng.random(8) < chance)) for chance in (0.7, 0.3)) for _ in range(4_000)]
+    means = np.array([[np.mean(own) for own in pair] for pair in drawn])
+    differ = means[:, 0] != means[:, 1]
+
+    ceiling = evidence_of(
+        [HeldBackDecision(f"{n % 20}", (1.0, 0.0), EVEN, pair) for n, pair in enumerate(drawn)]
+    ).ceiling
+
+    assert ceiling == pytest.approx((means[differ, 0] > means[differ, 1]).mean(), abs=0.03)
 
 
 def test_credit_is_the_correlation_of_advantage_and_surprise() -> None:
