@@ -45,13 +45,14 @@ def expanded(config: "PipelineConfig") -> "dict[str, StageConfig]":
     for matrix, group in groupby(config.stages.items(), key=lambda item: item[1].matrix):
         members = list(group)
         for row in _rows(matrix, config.matrix):
+            values = {**shared, **row}
             for template, stage in members:
-                name = _filled(template, template, shared | row)
+                name = _filled(template, template, values)
                 if name in found:
                     raise ValueError(f"two stages are called {name}; use every variable in a name")
                 if not STAGE_NAME.fullmatch(name):
                     raise ValueError(f"stage {name!r}: use letters, digits, - and _")
-                found[name] = _stage(template, stage, shared | row)
+                found[name] = _stage(template, stage, values)
     return found
 
 
