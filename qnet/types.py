@@ -264,13 +264,20 @@ class HistoryWindow:
 
     Attributes:
         read_messages: those of the task, and the newest ones.
+        read_tokens: of those.
         left_out_messages: those between them.
         left_out_tokens: of the messages that were left out; estimated without a tokenizer.
     """
 
     read_messages: int
+    read_tokens: int
     left_out_messages: int
     left_out_tokens: int
+
+    @property
+    def read_share(self) -> float:
+        """Share of the history's tokens that was read."""
+        return self.read_tokens / (self.read_tokens + self.left_out_tokens)
 
     @property
     def warning(self) -> str:

@@ -129,9 +129,11 @@ def window_of(history: History, tokens: Sequence[int], *, left_out: Collection[i
     """The history without these exchanges, and what was left out."""
     parts = [(*([reply] if reply else []), *seen) for reply, seen in exchanges(history)]
     kept = [part for number, part in enumerate(parts) if number not in left_out]
+    unread = sum(tokens[number] for number in left_out)
     window = HistoryWindow(
         read_messages=sum(map(len, kept)),
+        read_tokens=sum(tokens) - unread,
         left_out_messages=sum(len(parts[number]) for number in left_out),
-        left_out_tokens=sum(tokens[number] for number in left_out),
+        left_out_tokens=unread,
     )
     return tuple(message for part in kept for message in part), window

@@ -27,6 +27,7 @@ from qguide.server.own_bodies.schemas import (
     Body,
     CandidateMessage,
     ChatMessage,
+    LeastRead,
     ListOf,
     LongHistoryToScore,
     OutOfDomain,
@@ -66,6 +67,7 @@ class AttemptsRequest(Body):
     )
     q_model: QModelName = None
     out_of_domain: OutOfDomain = None
+    least_read: LeastRead = None
     long_history: LongHistoryToScore = None
     # One action of each is scored, so nothing but Q counts.
     selection: ClassVar[None] = None

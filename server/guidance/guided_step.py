@@ -19,6 +19,7 @@ from qguide.server.guidance.step_options import (
     domain_of,
     fallback_of,
     is_adaptive,
+    least_read_of,
     long_history_mode,
     previous_q,
     selection_rule,
@@ -192,7 +193,13 @@ class GuidedStepService(RequestService):
                 threshold=threshold_of(threshold),
             ),
             scorer=StepScorer(
-                held, self.metrics, obstacle=obstacle, view=asked.view, domain=domain, long_history=long_history
+                held,
+                self.metrics,
+                obstacle=obstacle,
+                view=asked.view,
+                domain=domain,
+                long_history=long_history,
+                least_read=least_read_of(options, self.settings),
             ),
             perturbation=self._perturbation(asked, chooses=chooses),
             threshold=threshold,
@@ -285,8 +292,9 @@ class GuidedStepService(RequestService):
         decision, q_model = taken.decision, held.model
         below = decision.below_threshold
         greedy = plan.guidance.sampling.first_is_greedy and decision.candidates[0].greedy is not False
-        # None where the Q model was not asked, or has no domain.
-        known = plan.has_domain and (decision.out_of_domain or decision.q_values is not None)
+        # None where the Q model was not asked, or has no domain and read no window.
+        asked_domain = plan.has_domain or decision.window is not None
+        known = decision.out_of_domain or (asked_domain and decision.q_values is not None)
         offer = Offer(
             at=len(asked.history),
             q_values={candidate.message.text: q for candidate, q in decision.scored_candidates},

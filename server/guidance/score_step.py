@@ -19,7 +19,9 @@ from qguide.server.guidance.step_options import (
     SelectionOptions,
     SelectionRule,
     domain_of,
+    least_read_of,
     reason_outside,
+    reason_unread,
     score_in_window,
     selection_rule,
 )
@@ -41,7 +43,7 @@ class Scored:
         prior: share of each candidate's effect; None if its draws are unknown.
         tau: temperature of Q in the posterior; None without one.
         unguided_reason: why the likeliest candidate is chosen and not that of Q; None if it is not.
-        out_of_domain: that is the reason; None where no domain was asked.
+        out_of_domain: that is the reason; None where neither a domain was asked nor a window read.
     """
 
     result: ScoreResult
@@ -171,12 +173,14 @@ class ScoringService(RequestService):
         rule = _rule(candidates, selection, self.settings, q_model)
         unique = _to_score(candidates)
         domain = domain_of(q_model.model, selection.out_of_domain if selection else None, self.settings)
+        least_read = least_read_of(selection, self.settings) if selection else 0.0
         outside = await reason_outside(domain, history)
         choices = SCORE if long_history else Choices()
         asked = perf_counter()
         async with self.deadline.enforce(SCORING):
             request = _request(history, candidates, unique)
             result = await score_in_window(q_model, request, long_history or "error", choices)
+        outside = outside or reason_unread(result.window, least_read)
         score_s = perf_counter() - asked
         self.metrics.candidates.observe(len(unique.messages))
         if result.window is not None:
@@ -201,7 +205,7 @@ class ScoringService(RequestService):
             prior=prior.shares if prior else None,
             tau=None if chosen.posterior is None else tau,
             unguided_reason=outside or None,
-            out_of_domain=None if domain is None else bool(outside),
+            out_of_domain=bool(outside) if domain or (result.window and least_read) else None,
         )
 
 

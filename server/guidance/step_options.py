@@ -67,6 +67,10 @@ class SelectionOptions(Protocol):
     def out_of_domain(self) -> OutOfDomain | None:
         """Rule for states outside the domain; None: the server's."""
 
+    @property
+    def least_read(self) -> float | None:
+        """Share of a long history that has to be read; None: the server's."""
+
 
 @dataclass(frozen=True, slots=True)
 class SelectionRule:
@@ -121,6 +125,23 @@ def domain_of(q_model: ServedQModel, wanted: OutOfDomain | None, settings: Setti
     """The domain that a request has to be in; None where it is guided all the same."""
     mode = wanted or settings.out_of_domain
     return q_model.domain if mode == "unguided" else None
+
+
+def least_read_of(options: SelectionOptions, settings: Settings) -> float:
+    """The share of a long history that has to be read; 0 where any is enough."""
+    if (options.out_of_domain or settings.out_of_domain) == "guide":
+        return 0.0
+    return settings.least_read if options.least_read is None else options.least_read
+
+
+def reason_unread(window: HistoryWindow | None, least_read: float) -> str:
+    """The reason why a window shows too little of a state; "" if it shows enough."""
+    if window is None or window.read_share >= least_read:
+        return ""
+    return (
+        f"this Q model reads {window.read_share:.1%} of the history, and guides from {least_read:.0%} on "
+        "(least_read, QGUIDE_LEAST_READ)"
+    )
 
 
 async def reason_outside(domain: AnyDomain | None, history: History) -> str:
@@ -226,6 +247,7 @@ class StepScorer:
         view: what is read in place of a history that no Q model reads as it is.
         domain: the states that are scored; None for all.
         long_history: with "window", windows are read; otherwise too long histories are refused.
+        least_read: share of the history that a window has to show.
     """
 
     def __init__(
@@ -237,6 +259,7 @@ class StepScorer:
         view: ReadableView | None,
         domain: AnyDomain | None,
         long_history: LongHistory,
+        least_read: float,
     ) -> None:
         self.name = q_model.name
         self._q_model = q_model
@@ -245,6 +268,7 @@ class StepScorer:
         self._view = view
         self._domain = domain
         self._long_history = long_history
+        self._least_read = least_read
         self._ahead: ReadAhead | None = None
         self._scored = False
 
@@ -256,10 +280,16 @@ class StepScorer:
         if self._view is not None:
             candidates = tuple(map(self._view.candidate, request.candidates))
             request = replace(request, history=self._view.history, candidates=candidates)
-        if reason := await reason_outside(self._domain, request.history):
+        try:
+            if reason := await reason_outside(self._domain, request.history):
+                raise OutOfDomainError(reason)
+            result = await score_in_window(
+                self._q_model, request, self._long_history, STEP, least_read=self._least_read
+            )
+        except OutOfDomainError as error:
             self._metrics.out_of_domain.labels(self._q_model.id).inc()
-            raise OutOfDomainError(f'{reason}; "out_of_domain": "guide" (QGUIDE_OUT_OF_DOMAIN) scores it all the same')
-        result = await score_in_window(self._q_model, request, self._long_history, STEP)
+            remedy = '"out_of_domain": "guide" (QGUIDE_OUT_OF_DOMAIN) scores it all the same'
+            raise OutOfDomainError(f"{error}; {remedy}") from error
         if self._ahead is None or self._scored:
             return result
         self._scored = True
@@ -285,13 +315,17 @@ class StepScorer:
 
 
 async def score_in_window(
-    q_model: QModelLease, request: ScoreRequest, mode: LongHistory, choices: Choices
+    q_model: QModelLease, request: ScoreRequest, mode: LongHistory, choices: Choices, *, least_read: float = 0.0
 ) -> ScoreResult:
     """Score each candidate after the history, or after a window of it.
 
     Args:
         mode: with "window", windows are read; otherwise too long histories are refused.
         choices: the caller's, which the errors name.
+        least_read: share of the history that a window has to show.
+
+    Raises:
+        OutOfDomainError: a window shows less; nothing was scored.
     """
     try:
         return await q_model.score(request)
@@ -306,6 +340,8 @@ async def score_in_window(
             f"counted for {q_model.name}: {q_model.model.countable}"
         ) from refusal
     for shorter, window in _windows(request.history, size):
+        if reason := reason_unread(window, least_read):
+            raise OutOfDomainError(reason) from refusal
         try:
             result = await q_model.score(replace(request, history=shorter))
         except HistoryTooLongError:  # the template or the estimate needs more than was counted

@@ -35,6 +35,7 @@ class Window(Body):
     """Window of a history that is longer than the Q model takes."""
 
     read_messages: int = Field(description="messages of the task, and the newest ones")
+    read_tokens: int = Field(description="their tokens, counted as `left_out_tokens`")
     left_out_messages: int = Field(description="messages between them")
     left_out_tokens: int = Field(
         description="tokens of the messages that were left out, as the Q model's tokenizer counts "

@@ -92,6 +92,16 @@ OutOfDomain = Annotated[
     ),
 ]
 
+LeastRead = Annotated[
+    float | None,
+    Field(
+        ge=0,
+        le=1,
+        description="share of a long history's tokens that a window has to read; less is out of the "
+        "Q model's domain, see `out_of_domain`; null takes the server's setting",
+    ),
+]
+
 LongHistoryToScore = Annotated[
     Literal["error", "window"] | None,
     Field(
@@ -271,6 +281,7 @@ class StepOptions(Body):
     selection: Selection = None
     tau: Tau = None
     out_of_domain: OutOfDomain = None
+    least_read: LeastRead = None
     prior: PriorBy | None = Field(
         default=None,
         description="the prior: `votes`, smoothed shares of the draws, or the policy's own "
@@ -371,6 +382,7 @@ class ScoreRequestBody(ScoreItem):
     selection: Selection = None
     tau: Tau = None
     out_of_domain: OutOfDomain = None
+    least_read: LeastRead = None
     long_history: LongHistoryToScore = None
     episode_id: EpisodeId = None
     earned: Earned = None
@@ -384,6 +396,7 @@ class ScoreBatchBody(Body):
     selection: Selection = None
     tau: Tau = None
     out_of_domain: OutOfDomain = None
+    least_read: LeastRead = None
     long_history: LongHistoryToScore = None
     episode_id: EpisodeArm = None
 

@@ -150,6 +150,8 @@ class Settings(LearningSettings):
             of an upstream and "error" for those of a policy in this process.
         out_of_domain: answer to a state of another kind than the Q model was trained on:
             "unguided" takes the likeliest candidate, "guide" that of the Q model.
+        least_read: share of a long history's tokens that a window has to read; a state of which
+            less is read is out of the Q model's domain, too.
         long_history: answer if a history is longer than the Q model takes: "error", "first" for the
             likeliest candidate, or "window" to score after the task and the newest turns that fit.
             Without it `fallback` decides; if neither is set, it is "window" for candidates of an
@@ -266,6 +268,7 @@ class Settings(LearningSettings):
     fallback: Fallback | None = None
     long_history: LongHistory | None = None
     out_of_domain: Literal["unguided", "guide"] = "unguided"
+    least_read: float = Field(default=0.1, ge=0, le=1)
     heartbeat_s: float = Field(default=5.0, gt=0)
     max_history_messages: int = Field(default=16_384, ge=1)
     max_text_bytes: int = Field(default=8_000_000, ge=1)

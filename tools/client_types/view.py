@@ -72,7 +72,7 @@ OPTIONS: Final = {
     "ModelOptions": Options(
         "Options of a request that only scores.",
         "ScoreRequestBody",
-        _ITEM | {"earned", "long_history", "out_of_domain", "selection", "tau"},
+        _ITEM | {"earned", "least_read", "long_history", "out_of_domain", "selection", "tau"},
     ),
     "BatchOptions": Options("Options of scoring a batch.", "ScoreRequestBody", _ITEM | {"earned"}),
     "ScoreOptions": Options(

@@ -24,7 +24,7 @@ _GROUPS: Final[dict[str, tuple[str, ...]]] = {
     "Q models": (
         "q_models", "default_q_model", "aliases", "shadows", "models_dir", "vllm_trunks",
         "classifiers", "judges", "thresholds", "long_history", "score_cache", "fallback",
-        "selection", "tau", "prior", "out_of_domain", "unlicensed", "read_ahead",
+        "selection", "tau", "prior", "out_of_domain", "least_read", "unlicensed", "read_ahead",
     ),
     "Device": ("device", "dtype", "full_seq", "threads", "cache_", "max_waiting", "max_batch"),
     "Connections": (

@@ -18,6 +18,8 @@ export type ActOptions = ModelOptions & {
     tau?: number | null;
     /** @description answer to a state of another kind than the Q model was trained on: `unguided` takes the likeliest candidate, `guide` that of the Q model; null takes the server's setting */
     out_of_domain?: ("unguided" | "guide") | null;
+    /** @description share of a long history's tokens that a window has to read; less is out of the Q model's domain, see `out_of_domain`; null takes the server's setting */
+    least_read?: number | null;
     /** @description the prior: `votes`, smoothed shares of the draws, or the policy's own `likelihood`, or `likelihood-per-token`; votes where a candidate has no logprob; null takes the server's setting, else what the Q model was fitted with */
     prior?: ("votes" | "likelihood" | "likelihood-per-token") | null;
     /** @description the outcome of the episode if it had ended before this step: a total, and not what the last action added; null where that is unknown */
@@ -89,6 +91,8 @@ export interface AttemptsOptions {
     q_model?: string | null;
     /** @description answer to a state of another kind than the Q model was trained on: `unguided` takes the likeliest candidate, `guide` that of the Q model; null takes the server's setting */
     out_of_domain?: ("unguided" | "guide") | null;
+    /** @description share of a long history's tokens that a window has to read; less is out of the Q model's domain, see `out_of_domain`; null takes the server's setting */
+    least_read?: number | null;
     /** @description answer if the history is longer than the Q model takes: `error`, or `window` to score after the task and the newest turns that fit; null takes the server's setting */
     long_history?: ("error" | "window") | null;
 }
@@ -101,6 +105,8 @@ export type BatchOptions = ModelOptions & {
     tau?: number | null;
     /** @description answer to a state of another kind than the Q model was trained on: `unguided` takes the likeliest candidate, `guide` that of the Q model; null takes the server's setting */
     out_of_domain?: ("unguided" | "guide") | null;
+    /** @description share of a long history's tokens that a window has to read; less is out of the Q model's domain, see `out_of_domain`; null takes the server's setting */
+    least_read?: number | null;
     /** @description answer if the history is longer than the Q model takes: `error`, or `window` to score after the task and the newest turns that fit; null takes the server's setting */
     long_history?: ("error" | "window") | null;
 };
@@ -415,6 +421,8 @@ export interface GuidanceOptions {
     tau?: number | null;
     /** @description answer to a state of another kind than the Q model was trained on: `unguided` takes the likeliest candidate, `guide` that of the Q model; null takes the server's setting */
     out_of_domain?: ("unguided" | "guide") | null;
+    /** @description share of a long history's tokens that a window has to read; less is out of the Q model's domain, see `out_of_domain`; null takes the server's setting */
+    least_read?: number | null;
     /** @description the prior: `votes`, smoothed shares of the draws, or the policy's own `likelihood`, or `likelihood-per-token`; votes where a candidate has no logprob; null takes the server's setting, else what the Q model was fitted with */
     prior?: ("votes" | "likelihood" | "likelihood-per-token") | null;
     /** @description identifies the episode that this step belongs to; with a split alias all its steps use the same Q model */
@@ -784,6 +792,8 @@ export type ScoreOptions = ModelOptions & {
     tau?: number | null;
     /** @description answer to a state of another kind than the Q model was trained on: `unguided` takes the likeliest candidate, `guide` that of the Q model; null takes the server's setting */
     out_of_domain?: ("unguided" | "guide") | null;
+    /** @description share of a long history's tokens that a window has to read; less is out of the Q model's domain, see `out_of_domain`; null takes the server's setting */
+    least_read?: number | null;
     /** @description answer if the history is longer than the Q model takes: `error`, or `window` to score after the task and the newest turns that fit; null takes the server's setting */
     long_history?: ("error" | "window") | null;
     /** @description the outcome of the episode if it had ended before this step: a total, and not what the last action added; null where that is unknown */
@@ -982,6 +992,8 @@ export interface Verdicts {
 export interface Window {
     /** @description messages of the task, and the newest ones */
     read_messages: number;
+    /** @description their tokens, counted as `left_out_tokens` */
+    read_tokens: number;
     /** @description messages between them */
     left_out_messages: number;
     /** @description tokens of the messages that were left out, as the Q model's tokenizer counts them; of a judge an estimate */

@@ -336,6 +336,8 @@ class Window(Answer):
 
     read_messages: int
     """messages of the task, and the newest ones"""
+    read_tokens: int
+    """their tokens, counted as `left_out_tokens`"""
     left_out_messages: int
     """messages between them"""
     left_out_tokens: int

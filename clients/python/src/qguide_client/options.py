@@ -20,6 +20,11 @@ class AttemptsOptions(TypedDict, total=False):
     answer to a state of another kind than the Q model was trained on: `unguided` takes the
     likeliest candidate, `guide` that of the Q model; null takes the server's setting
     """
+    least_read: float | None
+    """
+    share of a long history's tokens that a window has to read; less is out of the Q model's
+    domain, see `out_of_domain`; null takes the server's setting
+    """
     long_history: Literal["error", "window"] | None
     """
     answer if the history is longer than the Q model takes: `error`, or `window` to score after
@@ -120,6 +125,11 @@ class ScoreOptions(ModelOptions, total=False):
     answer to a state of another kind than the Q model was trained on: `unguided` takes the
     likeliest candidate, `guide` that of the Q model; null takes the server's setting
     """
+    least_read: float | None
+    """
+    share of a long history's tokens that a window has to read; less is out of the Q model's
+    domain, see `out_of_domain`; null takes the server's setting
+    """
     long_history: Literal["error", "window"] | None
     """
     answer if the history is longer than the Q model takes: `error`, or `window` to score after
@@ -166,6 +176,11 @@ class ActOptions(ModelOptions, total=False):
     """
     answer to a state of another kind than the Q model was trained on: `unguided` takes the
     likeliest candidate, `guide` that of the Q model; null takes the server's setting
+    """
+    least_read: float | None
+    """
+    share of a long history's tokens that a window has to read; less is out of the Q model's
+    domain, see `out_of_domain`; null takes the server's setting
     """
     prior: Literal["votes", "likelihood", "likelihood-per-token"] | None
     """
@@ -232,6 +247,11 @@ class BatchOptions(ModelOptions, total=False):
     answer to a state of another kind than the Q model was trained on: `unguided` takes the
     likeliest candidate, `guide` that of the Q model; null takes the server's setting
     """
+    least_read: float | None
+    """
+    share of a long history's tokens that a window has to read; less is out of the Q model's
+    domain, see `out_of_domain`; null takes the server's setting
+    """
     long_history: Literal["error", "window"] | None
     """
     answer if the history is longer than the Q model takes: `error`, or `window` to score after
@@ -275,6 +295,11 @@ class GuidanceOptions(TypedDict, total=False):
     """
     answer to a state of another kind than the Q model was trained on: `unguided` takes the
     likeliest candidate, `guide` that of the Q model; null takes the server's setting
+    """
+    least_read: float | None
+    """
+    share of a long history's tokens that a window has to read; less is out of the Q model's
+    domain, see `out_of_domain`; null takes the server's setting
     """
     prior: Literal["votes", "likelihood", "likelihood-per-token"] | None
     """

@@ -24,7 +24,7 @@ TASK: Body = {"role": "user", "content": "go to desk take mug"}
 SAW = " ".join(WORDS[:8])
 ACT: Body = {"num_candidates": 3, "greedy_candidate": False, "long_history": "window"}
 CALL: Body = {"id": "c", "type": "function", "function": {"name": "go", "arguments": '{"to": "desk"}'}}
-WINDOW = {"read_messages", "left_out_messages", "left_out_tokens"}
+WINDOW = {"read_messages", "read_tokens", "left_out_messages", "left_out_tokens"}
 
 
 def turns(count: int) -> list[Body]:
@@ -146,6 +146,35 @@ def test_a_judge_without_a_context_says_what_is_missing(
     assert "give a judge a `context` in QGUIDE_JUDGES" in said
 
 
+def test_too_small_a_part_of_a_history_is_out_of_domain(tiny: TestClient) -> None:
+    messages = turns(120)
+    answer = act(tiny, messages)
+    assert (answer["guided"], answer["reason"]) == (False, "fallback")
+    assert "of the history, and guides from 10% on (least_read, QGUIDE_LEAST_READ)" in answer["unguided_reason"]
+    assert [candidate["q_value"] for candidate in answer["candidates"]] == [None] * 3
+    assert 'qguide_out_of_domain_total{q_model="tiny@' in tiny.get("/metrics").text
+    for more in ({"least_read": 0.01}, {"out_of_domain": "guide"}):
+        assert act(tiny, messages, **more)["guided"] is True
+    assert act(tiny, turns(12), least_read=0.99)["guided"] is False
+
+    item = {"messages": messages, "candidates": ["go to desk", "take mug"], "long_history": "window"}
+    scores = tiny.post("/v1/score", json=item).raise_for_status().json()
+    window = scores["window"]
+    share = window["read_tokens"] / (window["read_tokens"] + window["left_out_tokens"])
+    assert scores["unguided_reason"].startswith(f"this Q model reads {share:.1%}")
+    assert all(one["q_value"] is not None for one in scores["scores"])
+
+
+def test_the_record_says_at_which_steps_too_little_was_read(serve: Serve, tmp_path: Path) -> None:
+    client = serve(SCORERS["qnet"](tmp_path).model_copy(update={"episodes_dir": tmp_path / "episodes"}))
+    for count in (12, 120):
+        act(client, turns(count), episode_id=f"e{count}")
+        client.post(f"/v1/episodes/e{count}/outcome", json={"reward": 1.0}).raise_for_status()
+    [file] = (tmp_path / "episodes").glob("offers-*.jsonl")
+    rows = [OfferRow.model_validate_json(line) for line in file.read_text().splitlines()]
+    assert [row.out_of_domain for row in rows] == [False, True]
+
+
 def test_the_window_stays_where_it_begins_until_it_is_full(tiny: TestClient) -> None:
     answers = [act(tiny, turns(count)) for count in range(3, 40)]
     windows = [answer.get("window") for answer in answers]
@@ -170,7 +199,7 @@ def test_tool_calls_stay_with_their_results(serve: Serve, tmp_path: Path) -> Non
         call = CALL | {"id": f"c{number}"}
         messages.append({"role": "assistant", "content": None, "tool_calls": [call]})
         messages.append({"role": "tool", "tool_call_id": f"c{number}", "content": SAW})
-    body = {"messages": messages, "qguide": {"num_candidates": 3}}
+    body = {"messages": messages, "qguide": {"num_candidates": 3, "least_read": 0}}
     answer = client.post("/v1/chat/completions", json=body).raise_for_status().json()
     assert answer["qguide"]["guided"] is True
     assert answer["qguide"]["window"]["left_out_messages"] % 2 == 0
