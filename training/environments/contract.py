@@ -60,7 +60,7 @@ class Subject:
     def require_harmless(self) -> Action:
         """The harmless action."""
         if self.harmless is None:
-            raise NotCheckedError("no action is known that is valid at the start; name one")
+            raise NotCheckedError("no action is known that is valid at the start; name one by --harmless")
         return self.harmless
 
     @contextmanager
@@ -256,7 +256,8 @@ CHECKS = (
     Check(
         "an action that means nothing is answered, is not valid and changes nothing",
         _meaningless_changes_nothing,
-        "answer it by a text, with valid = False, and leave the state and the reward alone",
+        "answer it by a text, with valid = False, and leave the state and the reward alone; if it is the harmless "
+        "action that changes them, name another by --harmless",
     ),
     Check(
         "a beginning is no success, and rewards are in [0, 1]",

@@ -39,9 +39,9 @@ class Learned:
     """A Q model and what was found on tasks that it had not learned from.
 
     Attributes:
-        weights: of the prior in its posterior. Where recordings tell the agent's draws they are
-            fitted on held-back steps. Elsewhere, and where those are few, tau is a share of the
-            size of a usual advantage: recorded decisions are too few and too noisy to fit it by.
+        weights: of the prior in its posterior, fitted on held-back steps. Where recordings do not
+            tell the agent's draws, or few, votes weigh as a share of a usual advantage, and the
+            greedy reply twice that; how much Q weighs is what its advantages earned.
     """
 
     model: FeatureQ
@@ -115,8 +115,7 @@ class _Assessor:
         """Weights of the posterior by some of the steps."""
         usual = _TAU_OF_ADVANTAGE * float(np.sqrt(np.mean(self.advantages**2)))
         columns = (self.advantages, self._votes, self._greedy, self._surprises)
-        fitted = fitted_weights(*(column[among] for column in columns), usual=usual)
-        return fitted or Weights(usual)
+        return fitted_weights(*(column[among] for column in columns), usual=usual)
 
     def credit(self) -> Credit:
         """Credit of the actions that the posterior prefers, on every step.

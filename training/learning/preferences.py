@@ -102,26 +102,26 @@ class Weights:
     greedy: float = 0.0
 
 
-def fitted_weights(
-    advantages: Floats, votes: Floats, greedy: Floats, surprises: Floats, *, usual: float
-) -> Weights | None:
-    """Weights that explain best what was earned beyond expectation; None where votes never vary.
+def fitted_weights(advantages: Floats, votes: Floats, greedy: Floats, surprises: Floats, *, usual: float) -> Weights:
+    """Weights that explain best what was earned beyond expectation.
 
     The least squares, of no weight below 0, of G - V on A, the centred log share, and the centred
     greedy reply where that is known. They are drawn towards 1, `usual` and twice that, as by 100
-    steps.
+    steps. Where votes never vary, those of the votes and of the greedy reply are what is presumed.
 
     Args:
         usual: weight of the log share where nothing is known.
     """
     known = ~np.isnan(votes)
-    if not np.any(votes[known]):
-        return None
-    steps = np.nan_to_num(np.stack([advantages, votes, greedy], axis=1)[known])
+    told = bool(np.any(votes[known]))
+    used = known if told else np.ones_like(known)
+    steps = np.nan_to_num(np.stack([advantages, votes, greedy], axis=1)[used])
     presumed = np.diag(np.sqrt(_STEPS_OF_PRIOR * np.mean(steps**2, axis=0)))
     design = np.concatenate([steps, presumed])
-    earned = np.concatenate([surprises[known], presumed @ [1.0, usual, _GREEDY * usual]])
+    earned = np.concatenate([surprises[used], presumed @ [1.0, usual, _GREEDY * usual]])
     (of_q, of_votes, of_greedy), _ = nnls(design, earned)
+    if not told:
+        of_votes, of_greedy = usual, _GREEDY * usual
     # Q / tau has to stay, so votes weigh a little where the greedy reply alone counts.
     of_votes = max(of_votes, of_greedy / MOST_WEIGHT)
     if not of_votes:

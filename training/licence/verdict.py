@@ -85,14 +85,22 @@ def _of_credit(credit: Credit, held_back: str, *, credited: bool) -> str:
             f"{' and '.join(_PREFERRED_BY[name] for name in behind)} prefers: correlation "
             + ", ".join(_lead_text(name, credit) for name in behind)
         )
-    said = "earned more" if credited else "are not shown to have earned more"
-    units = "" if held_back == "episodes" else f"{FEWEST_UNITS} {held_back} and "
-    few = "" if credit.enough else f", and a licence by credit takes {units}{FEWEST_EPISODES} episodes"
+    said = "earned more" if credited or low > 0 else "are not shown to have earned more"
+    few = "" if credit.enough else f", and a licence by credit takes {_lacking(credit, held_back)}"
     return (
         f"the actions that it prefers {said} than was expected: correlation "
         f"{credit.correlation:.2f} ({low:.2f} to {high:.2f} by three standard errors) over {credit.steps:,} "
         f"recorded steps of {credit.units:,} held-back {held_back}{few}"
     )
+
+
+def _lacking(credit: Credit, held_back: str) -> str:
+    """The tasks and episodes that credit needs, and how many more those are."""
+    needed = {held_back: (FEWEST_UNITS, credit.units)} | {"episodes": (FEWEST_EPISODES, credit.episodes)}
+    takes = " and ".join(f"{n} {kind}" for kind, (n, _) in needed.items())
+    lacks = {kind: n - found for kind, (n, found) in needed.items() if n > found}
+    more = " and ".join(f"{n} more {kind if n > 1 else kind[:-1]}" for kind, n in lacks.items())
+    return f"{takes}: record {more}"
 
 
 def _lead_text(name: str, credit: Credit) -> str:

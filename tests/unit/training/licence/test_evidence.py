@@ -168,9 +168,11 @@ def test_few_episodes_are_no_proof_however_alike_they_are() -> None:
     assert few.interval[0] > 0
     assert not few.licensed
     for held_back, takes in (("tasks", "20 tasks and 40 episodes"), ("episodes", "40 episodes")):
-        assert licence_of(evidence_of([]), few, held_back=held_back).reason.endswith(
-            f", and a licence by credit takes {takes}"
-        )
+        reason = licence_of(evidence_of([]), few, held_back=held_back).reason
+        assert "the actions that it prefers earned more than was expected" in reason
+        assert reason.endswith(f", and a licence by credit takes {takes}: record 1 more episode")
+    tasks = credit_of(advantages, advantages, ["a"] * 78, episodes=39)
+    assert licence_of(evidence_of([]), tasks).reason.endswith(": record 19 more tasks and 1 more episode")
     assert enough.licensed
     assert "by three standard errors" in licence_of(evidence_of([]), enough).reason
 
