@@ -46,28 +46,28 @@ class BranchRow:
         stem: tokens of the history that are read here.
         branches: tokens of each branch, at least one.
         known: tokens of the history that were read before.
+        device: of the model that reads the row.
 
     Attributes:
         states: by recurrence, (branches, …), those behind the branches.
         windows: by convolution, (branches, C, taps), what it remembers of them.
     """
 
-    def __init__(self, stem: int, branches: Sequence[int], known: int) -> None:
+    def __init__(self, stem: int, branches: Sequence[int], known: int, device: torch.device) -> None:
         self.stem = stem
         self.tokens = stem + sum(branches)
         self._branches = branches
         self._known = known
         self._starts = list(accumulate(branches[:-1], initial=stem)) if branches else []
-        longest = max(branches, default=0)
-        # Padding repeats a branch's last token, and leaves states as they are.
-        self._columns = torch.tensor(
-            [
-                [start + min(i, length - 1) for i in range(longest)]
-                for start, length in zip(self._starts, branches, strict=True)
-            ]
-        )
-        self._places = torch.tensor([row * longest + i for row, length in enumerate(branches) for i in range(length)])
-        self._padded = torch.arange(longest) >= torch.tensor(branches or [0])[:, None]
+        if self.forks:
+            longest = max(branches)
+            spans = list(zip(self._starts, branches, strict=True))
+            # Padding repeats a branch's last token, and leaves states as they are.
+            columns = [[start + min(i, length - 1) for i in range(longest)] for start, length in spans]
+            self._columns = upload(columns, device)
+            self._places = upload([m * longest + i for m, length in enumerate(branches) for i in range(length)], device)
+            self._lengths_M1 = upload(branches, device)[:, None]
+            self._padded = torch.arange(longest, device=device) >= self._lengths_M1
         self._windows: list[Tensor] = []
         self.states: list[Tensor] = []
         self.windows: list[Tensor] = []
@@ -154,8 +154,8 @@ class BranchRow:
             found.append(stem[..., -self.stem :].transpose(1, 2))
         copies_MKC = window_KC[1:].expand(len(self._branches), -1, -1)
         branches_MTC = torch.cat([copies_MKC, hidden_TC[before + self._columns]], dim=1)
-        last_MK = torch.tensor(self._branches)[:, None] - 1 + torch.arange(taps)
-        self.windows.append(branches_MTC[torch.arange(len(last_MK))[:, None], last_MK].transpose(1, 2))
+        last_MK1 = (self._lengths_M1 - 1 + torch.arange(taps, device=branches_MTC.device))[..., None]
+        self.windows.append(branches_MTC.take_along_dim(last_MK1, dim=1).transpose(1, 2))
         mixed_MTC = run(branches_MTC.transpose(1, 2), weight, *args, **kw).transpose(1, 2)
         found.append(mixed_MTC[:, taps - 1 :].flatten(0, 1)[self._places][None])
         return torch.cat(found, dim=1).transpose(1, 2)

@@ -254,10 +254,10 @@ class FullSequenceModel(Generic[Found]):
             at their last tokens alone.
         """
         known, history = before.length if before else 0, request.history[:end]
-        row = BranchRow(end - known, [len(tail) for tail in tails], known)
+        device, options = self._model.device, dict[str, Any]()
+        row = BranchRow(end - known, [len(tail) for tail in tails], known, device)
         read = row.read(ends=not self._logits)
         tokens = [*history[known:], *chain(*tails)]
-        device, options = self._model.device, dict[str, Any]()
         rows = upload(read, device, dtype=torch.long)
         if self._cuts_logits:
             options["logits_to_keep"] = rows

@@ -137,7 +137,9 @@ class State:
             rows = iter(found)
             for layer in layers:
                 states = getattr(layer, kind)
-                states.update({name: next(rows)[[number]] for name, old in states.items() if old is not None})
+                states.update(
+                    {name: next(rows)[number : number + 1].clone() for name, old in states.items() if old is not None}
+                )
         own = sum(tensor.nbytes for tensor in _tensors(cache))
         return State(length, self.last, self.last.nbytes + own, cache, attended)
 

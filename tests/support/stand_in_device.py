@@ -57,15 +57,17 @@ class StandInTensor(Tensor):
 
     @staticmethod
     def __new__(cls, host: Tensor) -> "StandInTensor":
-        made: StandInTensor = Tensor._make_wrapper_subclass(
-            cls,
-            host.shape,
-            strides=host.stride(),
-            storage_offset=host.storage_offset(),
-            dtype=host.dtype,
-            device=torch.device(NAME, 0),
-            requires_grad=host.requires_grad,
-        )
+        # A view of a weight is an ordinary tensor in inference mode, too.
+        with torch.inference_mode(host.is_inference()):
+            made: StandInTensor = Tensor._make_wrapper_subclass(
+                cls,
+                host.shape,
+                strides=host.stride(),
+                storage_offset=host.storage_offset(),
+                dtype=host.dtype,
+                device=torch.device(NAME, 0),
+                requires_grad=host.requires_grad,
+            )
         made.host = host.detach()
         return made
 
@@ -209,6 +211,9 @@ def _compute(func: Any, args: Any, kwargs: Any, waits: Waits) -> Any:
     options = {name: _host(value) for name, value in kwargs.items()}
     if asked == NAME:
         options |= {"device": torch.device("cpu")}
+    if func is aten.histc.default and not args[0].is_floating_point():
+        # Experts count their tokens so on CUDA; the CPU's kernel takes floats alone.
+        return _wrapped(func, args, kwargs, func(args[0].host.float(), *args[1:], **options).to(args[0].dtype))
     return _wrapped(func, args, kwargs, func(*_host(args), **options))
 
 

@@ -99,11 +99,15 @@ def q_model(
 
 
 def save_policy(
-    folder: Path, architecture: str = "llama", *, seed: int = 0, tokenizer: PreTrainedTokenizerBase | None = None
+    folder: Path,
+    architecture: str | PretrainedConfig = "llama",
+    *,
+    seed: int = 0,
+    tokenizer: PreTrainedTokenizerBase | None = None,
 ) -> Path:
     """A random causal LM as any Hugging Face folder: weights, configuration, tokenizer."""
     tokenizer = tokenizer or renderer().tokenizer
-    config = config_of(architecture)
+    config = config_of(architecture) if isinstance(architecture, str) else architecture
     config.vocab_size = len(tokenizer)
     model = AutoModelForCausalLM.from_config(config)
     _lively(model, seed=seed).save_pretrained(folder)
