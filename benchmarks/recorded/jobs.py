@@ -22,4 +22,10 @@ ATTEMPTS: Final = Job(
     "Evaluation",
     "Replay recorded attempts against a running server that tells which go on.",
 )
-RECORDED: Final = (GROUPS, RERANK, ATTEMPTS)
+QNETS: Final = Job(
+    "qnet-recorded",
+    "benchmarks.recorded.qnets:QNetRecordedConfig",
+    "Evaluation",
+    "Choose among recorded attempts by QNets from scratch, in the folds of choose-recorded.",
+)
+RECORDED: Final = (GROUPS, RERANK, ATTEMPTS, QNETS)
