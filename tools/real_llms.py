@@ -29,14 +29,25 @@ NAMES: Final[Mapping[str, str]] = {
     "sql": "InterCode-SQL",
     "mint_after_one": "MINT, after one turn",
     "mint_after_two": "MINT, after two turns",
+    "bash": "InterCode-Bash",
+    "fireact": "FireAct",
 }
 UNSEEN: Final[Mapping[str, str]] = {
     "bfcl_unseen_families": NAMES["bfcl_small"],
     "bfcl_weak_unseen_families": NAMES["bfcl_weak"],
     "mint_after_one_unseen_families": NAMES["mint_after_one"],
     "mint_after_two_unseen_families": NAMES["mint_after_two"],
+    "bash_unseen_families": NAMES["bash"],
 }
 """The same with half of the models' families held back, too."""
+SMALL: Final[Mapping[str, str]] = {
+    "terminal_bench": "Terminal-Bench, ended",
+    "tau_first_words": "tau-bench, first words",
+    "tau_after_three": "tau-bench, after three turns",
+    "tau_after_six": "tau-bench, after six turns",
+    "tau_ended": "tau-bench, ended",
+}
+"""Sources of fewer than 100 tasks."""
 TOLD: Final = (
     "bfcl_all",
     *UNSEEN,
@@ -48,7 +59,7 @@ TOLD: Final = (
     "bfcl_parallel_by_simple",
 )
 """Sources without a row in the tables: sentences of the page tell of them."""
-PLOTTED: Final = ("bfcl_small", "bfcl_weak", "sql", "mint_after_one", "mint_after_two")
+PLOTTED: Final = (*NAMES, "terminal_bench")
 BY_SECTION: Final = ("mint_after_one", "mint_after_two")
 STOPPED: Final = "mint_after_two"
 TOKENS: Final = 3_535
@@ -66,7 +77,7 @@ def collect(runs: Mapping[str, Path]) -> None:
         figures[name] = json.loads(run.metrics.read_text())
         for line in run.rows.read_text().splitlines():
             rows.append({"source": name, **json.loads(line)})
-    order = {name: place for place, name in enumerate((*NAMES, *TOLD))}
+    order = {name: place for place, name in enumerate((*NAMES, *SMALL, *TOLD))}
     ordered = {name: figures[name] for name in sorted(figures, key=order.__getitem__)}
     FIGURES.write_text(f"{json.dumps(ordered, indent=1)}\n")
     lines = "".join(f"{json.dumps(row)}\n" for row in rows)
@@ -81,7 +92,6 @@ def read_rows() -> list[dict[str, Any]]:
 def tables(figures: Mapping[str, Any]) -> str:
     """The tables of the page."""
     every, figures = figures, {name: told for name, told in figures.items() if name in NAMES}
-    unseen = {name: every[name] for name in UNSEEN if name in every}
     lines = [
         "What each chooser earns, in percent, of the groups of all tasks; of **Q** also each of three trainings:",
         "",
@@ -96,15 +106,14 @@ def tables(figures: Mapping[str, Any]) -> str:
         *_head("source", *_OTHERS, "− best rule, untouched tasks"),
         *(_differences(NAMES[name], told) for name, told in figures.items()),
         "",
-        "With half of the families of models held back, too, in percent and points:",
+        "Unseen families (half of the models' families held back, too), and sources of fewer than 100 tasks:",
         "",
-        *_head(*("source", "random", "best rule", KNOWING, "**Q**", "oracle"), *_OTHERS),
-        *(_unseen(UNSEEN[name], told["all"]) for name, told in unseen.items()),
+        *_compact({**{name: f"unseen: {title}" for name, title in UNSEEN.items()}, **SMALL}, every),
     ]
     if parts := [figures[name]["all"] for name in BY_SECTION if name in figures]:
         lines += ["", "MINT by part, after one turn and after two:", "", *_sections(parts)]
     if STOPPED in figures:
-        lines += ["", f"{NAMES[STOPPED]}, some of five stopped: success, tokens (% of all five's):", ""]
+        lines += ["", f"{NAMES[STOPPED]}, some of five stopped: success, tokens (% of all five's {TOKENS:,}):", ""]
         lines += _stopping(figures[STOPPED])
     return "\n".join(lines)
 
@@ -112,7 +121,7 @@ def tables(figures: Mapping[str, Any]) -> str:
 def _stopping(told: Mapping[str, Any]) -> Iterator[str]:
     """Success of the best attempt that goes on, and the tokens that are written."""
     yield from _head("go on", *STOPPING)
-    for row in told["all"]["stopping"]:
+    for row in told["all"]["stopping"][:3]:
         cells = [(_percent(row[name]["success"]), row[name]["written"]) for name in STOPPING]
         shown = (f"{success}, {TOKENS * share:,.0f} ({100 * share:.0f})" for success, share in cells)
         yield f"| {row['go_on']} | {' | '.join(shown)} |"
@@ -150,23 +159,32 @@ def _difference(told: Mapping[str, Any], other: str) -> str:
     [found] = [each for each in told["comparisons"] if (each["method"], each["other"]) == (CHOOSER, other)]
     difference, low, high = (100 * found[key] for key in ("difference", "low", "high"))
     points = f"{difference:+.1f} ({low:.1f} to {high:.1f})".replace("-", "−")
-    return f"{points}, p = {found['p_value']:.4f}"
+    p_value = f"= {found['p_value']:.4f}" if found["p_value"] >= 5e-5 else "< 0.0001"
+    return f"{points}, p {p_value}"
 
 
 def _differences(name: str, told: Mapping[str, Any]) -> str:
-    every, rest = told["all"], told["untouched"]
+    every = told["all"]
+    rest = told.get("untouched", every)  # of a source that came after the recipe, all tasks
     others = ("random", every["best_rule"], KNOWING)
     cells = [*(_difference(every, other) for other in others), _difference(rest, rest["best_rule"])]
     return f"| {name} | {' | '.join(cells)} |"
 
 
-def _unseen(name: str, told: Mapping[str, Any]) -> str:
-    best = told["best_rule"]
-    keys = ("random", best, KNOWING, CHOOSER, "oracle")
-    cells = [_percent(told["choosers"][key]["reward"]) for key in keys]
-    cells[1] += f" ({best})"
-    cells += [_difference(told, other) for other in ("random", best, KNOWING)]
-    return f"| {name} | {' | '.join(cells)} |"
+def _compact(names: Mapping[str, str], figures: Mapping[str, Any]) -> Iterator[str]:
+    """Sources in a line each, with Q's trainings."""
+    yield from _head(*("source", "tasks", "random", "best rule", KNOWING, "**Q**", "oracle"), *_OTHERS)
+    for name in names:
+        if name in figures:
+            told = figures[name]["all"]
+            best = told["best_rule"]
+            rewards = [
+                _percent(told["choosers"][key]["reward"]) for key in ("random", best, KNOWING, CHOOSER, "oracle")
+            ]
+            rewards[1] += f" ({best})"
+            rewards[3] += f" ({', '.join(map(_percent, told['choosers'][CHOOSER]['trainings']))})"
+            differences = (_difference(told, other) for other in ("random", best, KNOWING))
+            yield f"| {names[name]} | {told['tasks']:,} | {' | '.join((*rewards, *differences))} |"
 
 
 def _sections(parts: Sequence[Mapping[str, Any]]) -> Iterator[str]:
@@ -187,7 +205,7 @@ def plot(figures: Mapping[str, Any]) -> None:
     from matplotlib import pyplot
 
     shown = [name for name in PLOTTED if name in figures]
-    drawn, axes = pyplot.subplots(figsize=(9, 3.6))
+    drawn, axes = pyplot.subplots(figsize=(11, 3.6))
     bars = ("random", "best rule", "posterior", CHOOSER, "oracle")
     labels = ("random", "best rule", "votes × Q alone", "Q", "oracle")
     colours = ("#b8bfca", "#7c8798", "#7fb8a4", "#1f8a70", "#e3e6ea")
@@ -204,7 +222,7 @@ def plot(figures: Mapping[str, Any]) -> None:
         at = [i + (place - 2) * 0.17 for i in range(len(shown))]
         errors = {"ecolor": "#555", "capsize": 2, "lw": 0.8}
         axes.bar(at, heights, 0.16, yerr=spread, label=label, color=colour, error_kw=errors)
-    axes.set_xticks(range(len(shown)), [NAMES[name].replace(", ", ",\n") for name in shown])
+    axes.set_xticks(range(len(shown)), [{**NAMES, **SMALL}[name].replace(", ", ",\n") for name in shown])
     axes.set_ylabel("success or reward, %")
     axes.set_ylim(0, 105)
     axes.legend(ncols=5, loc="upper center", fontsize=8, frameon=False)

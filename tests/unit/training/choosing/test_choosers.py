@@ -5,13 +5,17 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from qguide.qnet.types import Message
 from qguide.training.choosing.attempts import Attempt, Turn, family_of, section_of
 from qguide.training.choosing.choosers import best_rule, earned, fitted_tau, posterior_scores, rule_scores, stopped
 from qguide.training.choosing.features import Cut, candidates_of, numbers_of
+from qguide.training.choosing.figures import flips_bound
 from qguide.training.choosing.small_q import credits_of
 from qguide.training.choosing.table import Table, draw_groups, table_of
+from qguide.training.evaluation.statistics import sign_flip_p_value
 
 ANSWERS = (("a", "7", 1.0), ("b", "9", 0.0), ("b", "9", 0.0), ("c", "Error: x", 0.0))
 
@@ -176,3 +180,12 @@ def test_forms_tell_what_words_do_not() -> None:
     words, forms = credits_of(table, np.arange(18).reshape(9, 2)).reshape(10, 2, 2).transpose(2, 0, 1)
     assert (words[:, 0] == words[:, 1]).all()
     assert (forms[:, 0] > forms[:, 1]).all()
+
+
+@given(st.lists(st.floats(-1, 1, width=16), min_size=2, max_size=8))
+def test_the_bound_of_all_flips_is_never_below_their_p_value(gains: list[float]) -> None:
+    assert flips_bound(gains) >= sign_flip_p_value(gains, np.random.default_rng(0)) - 1e-9
+
+
+def test_the_bound_tells_what_ten_thousand_flips_cannot() -> None:
+    assert flips_bound([1.0] * 100) < 1e-20
