@@ -196,6 +196,13 @@ class Manifest(BaseModel, frozen=True, extra="forbid"):
     files: dict[str, str] = Field(default_factory=dict)
 
     @property
+    def remark(self) -> str:
+        """Reason why a Q model has no licence, to be read after its name; "" with one."""
+        if self.licence is None:
+            return f"was not judged: {self.unjudged or 'nothing shows that its choices beat the policy'}"
+        return "" if self.licence.granted else f"has no licence: {self.licence.reason}"
+
+    @property
     def reads_observation(self) -> bool:
         """True if Q is read after the observation that followed the action."""
         return self.read_at == "observation"

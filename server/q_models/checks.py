@@ -54,17 +54,13 @@ _log = structlog.get_logger(__name__)
 
 
 def require_licence(manifest: Manifest | None, name: str, *, unlicensed: bool) -> None:
-    """Refuse a Q model that was measured and has no licence.
-
-    One that nothing has measured is served: its manifest says nothing of a licence.
-    """
-    licence = manifest.licence if manifest else None
-    if licence is None or licence.granted:
+    """Refuse a Q model that was judged and has no licence; log it of one that was not judged."""
+    if manifest is None or not manifest.remark:
         return
-    if not unlicensed:
+    if manifest.licence is not None and not unlicensed:
         raise CheckpointError(
-            f"{name} has no licence: {licence.reason}; train on more data, or "
+            f"{name} {manifest.remark}; train on more data, or "
             "serve it all the same with --unlicensed (QGUIDE_UNLICENSED; `unlicensed` of "
             "POST /v1/models/load)"
         )
-    _log.warning("unlicensed Q model", q_model=name, reason=licence.reason)
+    _log.warning("unlicensed Q model", q_model=name, reason=manifest.remark)

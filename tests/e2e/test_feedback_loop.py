@@ -115,7 +115,7 @@ def test_served_episodes_train_a_q_model_that_is_served(tmp_path: Path) -> None:
     )
     run_job(tmp_path, "train-qnet", TRAIN_QNET.format(folder=tmp_path))
 
-    again = Settings(policy=SCRIPTED, q_models={"q": str(tmp_path / "qnet" / "checkpoint")})
+    again = Settings(policy=SCRIPTED, q_models={"q": str(tmp_path / "qnet" / "checkpoint")}, unlicensed=True)
     history = [{"role": m.role, "content": m.content} for m in tree_from_row(labels[0]).history(0)]
     with TestClient(create_app(again), "http://localhost") as client:
         body = {"messages": history, "candidates": [react_reply("Well.", a) for a in ACTIONS]}

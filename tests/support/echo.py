@@ -36,10 +36,10 @@ def trajectories_in(folder: Path) -> Path:
     return run.path
 
 
-def labels_in(folder: Path) -> Path:
+def labels_in(folder: Path, numbers: range = range(40)) -> Path:
     """Trees in which echoing the asked color is worth 1 and the other one 0."""
     with open_run(folder, Architecture()) as run, JsonlWriter(run.rows) as rows:
-        for number in range(40):
+        for number in numbers:
             asked = ("red", "blue")[number % 2]
             chats = [(episode(asked)[0], episode(said)[1]) for said in ("red", "blue")]
             labels = {1: float(asked == "red"), 2: float(asked == "blue")}

@@ -68,7 +68,7 @@ def average_outcome(tree: Tree) -> dict[int, float]:
     for node in reversed(tree.nodes):
         below = tree.children[node.id]
         totals[node.id] = sum(totals[child] for child in below) if below else node.step.reward
-    leaves = _leaf_counts(tree)
+    leaves = leaf_counts(tree)
     return {node_id: total / leaves[node_id] for node_id, total in totals.items()}
 
 
@@ -178,7 +178,7 @@ def lambda_returns(tree: Tree, values: Mapping[int, float], *, gamma: float, gae
         gae_lambda: weight of what happened against what the model expected, in [0, 1].
     """
     require_nodes(tree)
-    leaves = _leaf_counts(tree)
+    leaves = leaf_counts(tree)
     returns: dict[int, float] = {}
     for node in reversed(tree.nodes):
         below = tree.children[node.id]
@@ -196,7 +196,7 @@ def gae_advantages(tree: Tree, values: Mapping[int, float], *, gamma: float, gae
     labels are those of `outcome_advantage` if gamma is 1 too.
     """
     returns = lambda_returns(tree, values, gamma=gamma, gae_lambda=gae_lambda)
-    leaves = _leaf_counts(tree)
+    leaves = leaf_counts(tree)
     before: dict[int, float] = {}
     for parent in (ROOT_ID, *(node.id for node in tree.nodes)):
         if below := tree.children[parent]:
@@ -211,7 +211,7 @@ def _mean(siblings: tuple[int, ...], values: Mapping[int, float], leaves: Mappin
     return sum(leaves[node_id] * values[node_id] for node_id in siblings) / total
 
 
-def _leaf_counts(tree: Tree) -> dict[int, int]:
+def leaf_counts(tree: Tree) -> dict[int, int]:
     """Number of leaves at or below every node."""
     counts: dict[int, int] = {}
     for node in reversed(tree.nodes):

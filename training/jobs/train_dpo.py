@@ -205,9 +205,10 @@ class DpoObjective(Objective[PreTrainedModel]):
             trunk_sha256=sha256_of_trunk(config.policy),
             prior=assessed.prior,
             licence=assessed.licence,
+            unjudged="" if assessed.licence else "no decision was held back; name groups in held_back_groups",
         )
         if config.write_policy:
-            own = {"kind": "policy", "read_at": "", "target": "", "prior": None, "licence": None}
+            own = {"kind": "policy", "read_at": "", "target": "", "prior": None, "licence": None, "unjudged": ""}
             save_checkpoint(
                 config.output / "policy", model=model, tokenizer=tokenizer, manifest=manifest.model_copy(update=own)
             )

@@ -12,7 +12,6 @@ from qguide.training.licence.domain import Outside
 from qguide.training.licence.evidence import FEWEST_TASKS, OWN, ChooserFigures, Evidence
 
 _PREFERRED_BY = {"votes": "the vote", "greedy": "the greedy reply", "prior": "the vote with the greedy reply"}
-_UNJUDGED = "held-back decision groups judge a trained Q model (held_back_groups, or validation_fraction of groups)"
 
 
 def licence_of(evidence: Evidence, credit: Credit | None = None, *, held_back: str = "tasks") -> Licence:
@@ -124,7 +123,7 @@ def show_licence(trained: Manifest, console: Console) -> None:
     """Print the table of choosers, then the verdict."""
     licence = trained.licence
     if licence is None:
-        console.print(f"licence: not judged; {trained.unjudged or _UNJUDGED}", markup=False, soft_wrap=True)
+        console.print(f"licence: none, it {trained.remark}", markup=False, soft_wrap=True)
         return
     if licence.choosers:
         console.print(_choosers(licence))

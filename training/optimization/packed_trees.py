@@ -9,6 +9,7 @@ from array import array
 from collections import defaultdict
 from collections.abc import Iterable, MutableSequence, Sequence
 from dataclasses import dataclass, field
+from statistics import fmean
 from typing import Literal, NamedTuple
 
 import numpy as np
@@ -21,8 +22,8 @@ from qguide.qnet.errors import RecordError
 from qguide.qnet.models.match_features import MATCH_FEATURES, match_features, observed_features, turns_of
 from qguide.qnet.rendering.renderer import RenderedEpisode, Renderer
 from qguide.qnet.types import Message
-from qguide.training.algorithms.choice_quality import PlacedChoice
-from qguide.training.algorithms.labelling import LabelledPath, labelled_paths
+from qguide.training.algorithms.choice_quality import PlacedChoice, ScoredChoice
+from qguide.training.algorithms.labelling import LabelledPath, labelled_paths, leaf_counts
 from qguide.training.data.records import LabelledTree
 
 LossOn = Literal["all", "action", "last"]
@@ -116,7 +117,7 @@ class PackedTree(TokenTrie):
         weighted: (T,) target times weight.
         pairs: pairs of siblings with different labels.
         successions: pairs of an action and the one before it on its path, both labelled.
-        groups: the candidates that a policy drew, state by state.
+        groups: the candidates of a state, state by state: those that a policy drew, or siblings.
         features: the head's inputs besides the hidden state, by position where Q is read.
         observed: positions of the tokens that the environment wrote after actions.
         outcomes: the first token of the answer to each action, by position of the action's last
@@ -250,6 +251,8 @@ def pack_tree(
         siblings = [(one.parent_id, one.place) for one in mine]
         tree.pairs = sibling_pairs(siblings, min_label_margin=min_label_margin)
         place_of = {one.node_id: one.place for one in mine}
+        if labelled.target != "judge":  # a judge's scores are no outcomes
+            tree.groups = sibling_choices(labelled, mine)
         tree.successions = [(one.place, place_of[one.parent_id]) for one in mine if one.parent_id in place_of]
         tree.finish()
     return packed
@@ -283,6 +286,33 @@ class _Labelled(NamedTuple):
     node_id: int
     parent_id: int
     place: Place
+
+
+def sibling_choices(labelled: LabelledTree, places: Iterable[_Labelled]) -> list[PlacedChoice]:
+    """States with several labelled actions as choices, without steps.
+
+    An action counts as drawn once for each end of an episode below it; nothing tells more of how often the agent
+    took it. One that was observed to do different things has their mean label.
+    """
+    families: dict[int, dict[int, list[_Labelled]]] = defaultdict(lambda: defaultdict(list))
+    for one in places:
+        families[one.parent_id][one.place.position].append(one)
+    leaves = leaf_counts(labelled.tree)
+    found: list[PlacedChoice] = []
+    for family in families.values():
+        draws = [[leaves[one.node_id] for one in same] for same in family.values()]
+        labels = [[one.place.q_value for one in same] for same in family.values()]
+        choice = ScoredChoice(
+            q_values=(),
+            steps=(),
+            valid=tuple(labelled.tree.node(same[0].node_id).step.valid for same in family.values()),
+            draws=tuple(map(sum, draws)),
+            values=tuple(fmean(own, weights=counts) for own, counts in zip(labels, draws, strict=True)),
+            task=labelled.task_id,
+        )
+        if len(family) > 1:
+            found.append(PlacedChoice(tuple(family), choice))
+    return found
 
 
 def _labelled_places(path: LabelledPath, read: Sequence[int], indices: Sequence[int]) -> list[_Labelled]:

@@ -2,12 +2,12 @@
 
 import random
 import sqlite3
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
 from itertools import islice
 from pathlib import Path
-from typing import Final, Self
+from typing import Any, Final, Self
 
 from pydantic import Field
 
@@ -33,8 +33,9 @@ class Examples(JobOptions):
     Attributes:
         labels: run folders of `label`.
         groups: run folders of `groups`.
-        held_back_groups: run folders of `groups` used for validation only, in addition to the
+        held_back_labels: run folders of `label` used for validation only, in addition to the
             held-back tasks of `labels` and `groups`.
+        held_back_groups: likewise of `groups`.
         group_labels: how a candidate's label is computed from its continuations.
         read_at: position at which Q is read: the last token of the "action", as in the paper, or
             after the "observation" that followed it. The latter is the value of the state that the
@@ -54,6 +55,7 @@ class Examples(JobOptions):
 
     labels: tuple[Path, ...] = ()
     groups: tuple[Path, ...] = ()
+    held_back_labels: tuple[Path, ...] = ()
     held_back_groups: tuple[Path, ...] = ()
     group_labels: GroupLabels = GroupLabels()
     read_at: ReadAt = "action"
@@ -64,6 +66,19 @@ class Examples(JobOptions):
     max_length: int = Field(default=4096, ge=32)
     validation_fraction: float = Field(default=0.05, ge=0, lt=1)
     augmentation: Augmentation = Augmentation()
+
+    @property
+    def unjudged(self) -> str:
+        """Reason why held-back examples did not judge what was trained on the others, and what would."""
+        if self.validation_fraction or self.held_back_labels or self.held_back_groups:
+            return (
+                "no state of a held-back task has two actions whose outcomes are known; hold back more with "
+                f"validation_fraction ({self.validation_fraction:g}), held_back_labels or held_back_groups"
+            )
+        return (
+            "no task was held back; hold back some with validation_fraction (0), or name others in held_back_labels "
+            "or held_back_groups"
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -233,15 +248,19 @@ def _labelled_states(labelled: LabelledTree) -> Iterator[History]:
 
 def _note_held_back(examples: Examples, store: RowStore[TreeRow], index: sqlite3.Connection, held_back: Rows) -> None:
     index.execute("CREATE INDEX of_task ON rows (task)")
-    for folder in examples.held_back_groups:
-        for place, row in store.add(folder):
-            decisions_of(row)
-            if index.execute(_KNOWN, (row.task_id,)).fetchone():
-                raise ConfigError(
-                    f"task {row.task_id} of held_back_groups {folder} is also trained on; "
-                    "hold back groups of other tasks"
-                )
-            held_back.episodes.append(place)
+    parts: tuple[tuple[str, tuple[Path, ...], StoredItems[Any], Callable[[TreeRow], object]], ...] = (
+        ("held_back_labels", examples.held_back_labels, held_back.trees, labelled_tree),
+        ("held_back_groups", examples.held_back_groups, held_back.episodes, decisions_of),
+    )
+    for name, folders, rows, check in parts:
+        for folder in folders:
+            for place, row in store.add(folder):
+                check(row)  # refuses another tree
+                if index.execute(_KNOWN, (row.task_id,)).fetchone():
+                    raise ConfigError(
+                        f"task {row.task_id} of {name} {folder} is also trained on; hold back those of other tasks"
+                    )
+                rows.append(place)
 
 
 def _note_trees(examples: Examples, store: RowStore[TreeRow], index: sqlite3.Connection) -> None:

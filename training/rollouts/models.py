@@ -238,9 +238,7 @@ def licence_warning(name: str) -> str:
     """Warning of what this Q model's manifest lacks; "" for a licensed one, and for a judge."""
     if (manifest := _manifest_of(name)) is None:
         return ""
-    if manifest.licence is None:
-        return f"{name} was not judged, so nothing shows that its choices beat the policy's own"
-    return "" if manifest.licence.granted else f"{name} has no licence: {manifest.licence.reason}"
+    return manifest.remark and f"{name} {manifest.remark}"
 
 
 def _manifest_of(name: str) -> Manifest | None:

@@ -1,6 +1,7 @@
 from pathlib import Path
 
 import pytest
+from structlog.testing import capture_logs
 
 from qguide.qnet.errors import CheckpointError
 from qguide.qnet.models.manifest import Licence, Manifest
@@ -20,9 +21,13 @@ def test_a_q_model_without_a_licence_is_refused_with_the_reason_and_the_way_out(
     assert "--unlicensed" in str(refused.value)
 
 
-@pytest.mark.parametrize("licence", [None, Licence(granted=True, reason="it is above")])
-def test_a_licensed_and_an_unjudged_q_model_are_served(licence: Licence | None) -> None:
-    require_licence(manifest(licence), "shop", unlicensed=False)
+def test_a_licensed_q_model_is_served_and_an_unjudged_one_with_a_remark() -> None:
+    unjudged = manifest(None).model_copy(update={"unjudged": "no task was held back"})
+    with capture_logs() as logs:
+        require_licence(manifest(Licence(granted=True, reason="it is above")), "shop", unlicensed=False)
+        require_licence(unjudged, "shop", unlicensed=False)
+
+    assert [line["reason"] for line in logs] == ["was not judged: no task was held back"]
 
 
 def test_the_operator_may_insist() -> None:

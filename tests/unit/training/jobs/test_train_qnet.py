@@ -99,6 +99,43 @@ def test_a_head_that_reads_matches_learns_from_decision_groups(
         assert result.q_values[better] > result.q_values[1 - better] + 0.1
 
 
+def test_siblings_in_held_back_trees_judge_where_there_are_no_groups(
+    tmp_path: Path, trajectories: Path, labels: Path
+) -> None:
+    run_sft(sft_config(trajectories, tmp_path / "sft", optimization=Optimization(epochs=1)))
+    optimization = {"lr": 3e-3, "epochs": 12, "batch_tokens": 80, "micro_batch_tokens": 80}
+    fields: dict[str, object] = {
+        "labels": (labels,),
+        "groups": (),
+        "held_back_groups": (),
+        "optimization": optimization,
+    }
+    judged, others, unjudged = (
+        run_train_qnet(
+            qnet_config(
+                tmp_path / name, tmp_path / "sft" / "checkpoint", head_features="match-1", **fields, **held_back
+            )
+        )
+        for name, held_back in (
+            ("fraction", {"validation_fraction": 0.5}),
+            ("others", {"held_back_labels": (labels_in(tmp_path / "other", range(50, 56)),)}),
+            ("none", {}),
+        )
+    )
+    assert judged.licence is not None
+    assert judged.licence.granted
+    assert (judged.licence.decisions, judged.licence.tasks, judged.licence.pairs) == (20, 20, 20)
+    assert judged.licence.choosers["draw"].outcome == 0.5
+    assert others.licence is not None
+    assert (others.licence.granted, others.licence.missing_decisions) == (False, 4)
+    assert (unjudged.licence, unjudged.prior) == (None, None)
+    assert unjudged.unjudged.startswith("no task was held back; hold back some with validation_fraction (0)")
+    with pytest.raises(ConfigError, match="task t0 of held_back_labels"):
+        run_train_qnet(
+            qnet_config(tmp_path / "both", tmp_path / "sft" / "checkpoint", **fields, held_back_labels=(labels,))
+        )
+
+
 def test_the_objective_of_the_documentation_trains_and_its_width_tells(
     tmp_path: Path, policy: Path, labels: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

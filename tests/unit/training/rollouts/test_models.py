@@ -111,7 +111,7 @@ def test_a_q_model_that_is_not_licensed_is_warned_of(tmp_path: Path) -> None:
     unjudged = checkpoint(tmp_path / "unjudged", None)
 
     assert licence_warning(none) == f"{none} has no licence: it is at chance"
-    assert "was not judged" in licence_warning(unjudged)
+    assert licence_warning(unjudged) == f"{unjudged} was not judged: nothing shows that its choices beat the policy"
     assert "was not judged" in licence_warning("embedded")
 
 
