@@ -18,7 +18,7 @@ from qguide.qnet.features.hashing import FRAME, QUANTILES, TASK, Hasher, Hashes,
 from qguide.qnet.features.state_action import TASK_WORDS
 from qguide.qnet.features.words import is_number, numbers_of, words_of
 from qguide.qnet.types import INSTRUCTING, Message
-from qguide.training.learning.episodes import Episode
+from qguide.training.learning.episodes import Episode, played_of
 from qguide.training.learning.ridge import Floats
 from qguide.training.learning.templates import known_facts, patterns_of, repeated
 
@@ -48,7 +48,8 @@ MOST: Final = 0.95
 
 
 def hasher_reading(episodes: Sequence[Episode], hasher: Hasher) -> Hasher:
-    """The hasher with the vocabulary and the sizes of numbers of these episodes."""
+    """The hasher with the vocabulary and the sizes of numbers of these episodes, each as it was played."""
+    episodes = _as_played(episodes)
     words = vocabulary_of(episodes, hasher)
     sizes = sizes_of(episodes, hasher.reading(words))
     frame = len(_frame_of(episodes))
@@ -57,6 +58,14 @@ def hasher_reading(episodes: Sequence[Episode], hasher: Hasher) -> Hasher:
     words = np.union1d(words, hasher.hashes(repeated(every, hasher.reading(words))))
     facts = known_facts(openings, observed, hasher.reading(words, sizes))
     return hasher.reading(np.union1d(words, hasher.hashes(facts)), sizes)
+
+
+def _as_played(episodes: Sequence[Episode]) -> list[Episode]:
+    """Of the candidates of each played episode one with the most before it, which has read what the others have."""
+    longest: dict[str, Episode] = {}
+    for name, one in zip(played_of(episodes), episodes, strict=True):
+        longest[name] = max(longest.get(name, one), one, key=lambda each: len(each.states[-1]))
+    return list(longest.values())
 
 
 def sizes_of(episodes: Sequence[Episode], hasher: Hasher) -> Sizes:

@@ -1,5 +1,7 @@
 """The words of states that a Q model without a network reads."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -30,6 +32,23 @@ def test_words_of_nearly_all_episodes_and_of_a_single_one_are_left_out() -> None
     of_tasks = {entry("ring", TASK), entry("coin", TASK), entry("Be brief", FRAME)}
     told = {entry(word) for word in ("is", "empty", "holds", "a", "letter")}
     assert set(found.tolist()) == set(hasher.hashes(of_tasks | told).tolist())
+
+
+def test_candidates_of_a_played_episode_count_as_one() -> None:
+    """Each played episode has two candidates at its first step and two at the next."""
+    played = [episode(*one) for one in enumerate(THINGS)]
+    candidates = [
+        replace(one, states=(state,), actions=one.actions[:1], part_of=one.task)
+        for one in played
+        for state in one.states
+        for _ in range(2)
+    ]
+
+    of_candidates, of_played = (hasher_reading(each, Hasher(b"salt")).vocabulary for each in (candidates, played))
+
+    assert of_candidates is not None
+    assert of_played is not None
+    assert of_candidates.tolist() == of_played.tolist()
 
 
 def test_a_salt_hides_the_words() -> None:
