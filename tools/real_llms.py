@@ -52,6 +52,7 @@ TOLD: Final = (
     "bfcl_all",
     *UNSEEN,
     "mint_second_answer_unread",
+    "mint_ended",
     "mint_theoremqa_by_itself",
     "mint_theoremqa_by_gsm8k_and_math",
     *(f"mint_tasks_{tasks}" for tasks in (25, 50, 100, 200)),

@@ -4,6 +4,7 @@ import shlex
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from glob import glob
 from graphlib import CycleError, TopologicalSorter
 from itertools import combinations
 from pathlib import Path
@@ -256,7 +257,8 @@ def _require_present(stage: str, reads: Sequence[Read], writers: Sequence[str | 
     for read, writer in zip(reads, writers, strict=True):
         # A model may also be a name on the hub, and rows lie at an address: the job looks there.
         elsewhere = read.model is not None or address_of(Path(read.named))
-        if writer is None and not elsewhere and not read.path.exists():
+        there = read.path.exists() or glob(str(read.path))  # a source may have a star
+        if writer is None and not elsewhere and not there:
             raise ConfigError(
                 f"stage {stage} reads {read.field} = {read.named}, which does not exist and which "
                 "no stage writes; correct it, or add the stage that writes it"

@@ -71,7 +71,7 @@ def files_of(source: Path, patterns: Sequence[str] = ()) -> list[Path]:
     In a folder of the server's recordings these are the trees; its offers, and what a server that
     learns keeps beside them, hold no episodes.
     """
-    if "*" in str(source):
+    if "*" in str(source) and not source.exists():
         named = sorted(Path(source.anchor).glob(str(source.relative_to(source.anchor))))
         if not named:
             raise ConfigError(f"{source} names no file or folder; change the name")

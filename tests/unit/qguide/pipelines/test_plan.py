@@ -110,6 +110,13 @@ def test_what_a_stage_reads_has_to_be_there_only_where_it_is_run(files: Path) ->
             plan_of(files, lost, only=only)
 
 
+def test_a_source_with_a_star_is_there_if_it_names_something(files: Path) -> None:
+    (files / "asked/one").mkdir(parents=True)
+    assert plan_of(files, 'policy.trajectories=["asked/*"]', only=["policy"]).order()
+    with pytest.raises(ConfigError, match=r"stage policy reads trajectories.* told/\*"):
+        plan_of(files, 'policy.trajectories=["told/*"]', only=["policy"])
+
+
 def test_rows_at_an_address_are_looked_for_by_the_job(files: Path) -> None:
     plan = plan_of(files, 'policy.trajectories=["s3://bucket/expert"]', only=["policy"])
     assert [stage.name for stage in plan.order()] == ["policy"]
