@@ -17,7 +17,7 @@ from rich.markup import escape
 from qguide.commands.errors import shown_errors
 from qguide.jobs.options import Option, fields_of
 from qguide.jobs.table import JOBS, Job
-from qguide.qnet.models.manifest import Manifest
+from qguide.qnet.models.manifest import Manifest, figure_text
 from qguide.training.configs.job_files import load_config
 
 CONFIG_HELP = "The job's TOML file; docs/reference/jobs.md lists its fields and their defaults."
@@ -88,6 +88,5 @@ def _show_trained(title: str, trained: Manifest, checkpoint: Path, console: Cons
 def show_figures(title: str, figures: Mapping[str, Any], console: Console) -> None:
     """Print the figures of a finished job, one per line."""
     console.print(f"[bold]{title}[/bold]")
-    for name, value in figures.items():
-        shown = f"{value:,.4g}" if isinstance(value, float) else str(value)
-        console.print(f"  {name}: {escape(shown)}", highlight=False)
+    for name in figures:
+        console.print(f"  {name}: {escape(figure_text(name, figures))}", highlight=False)

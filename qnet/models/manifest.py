@@ -6,10 +6,10 @@ reason.
 
 import hashlib
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from importlib.metadata import version
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Any, Final, Literal
 
 from pydantic import BaseModel, Field, FiniteFloat, NonNegativeInt, ValidationError
 
@@ -211,6 +211,33 @@ class Manifest(BaseModel, frozen=True, extra="forbid"):
     def may_read_observation(self) -> bool:
         """True if it takes observations; without a network it values the state that they lead to."""
         return self.reads_observation or self.kind == "features"
+
+
+_PAIRS: Final = {
+    "sibling_accuracy": "sibling_pairs",
+    "sibling_accuracy_by_gap": "sibling_pairs",
+    "pair_accuracy": "pairs",
+    "pair_accuracy_by_gap": "pairs",
+    "valid_above_invalid": "validity_pairs",
+    "preference_accuracy": "preference_pairs",
+    "preference_accuracy_other": "preference_pairs_other",
+    "pairs_in_order": "pairs",
+}
+"""Number of pairs of each share of pairs in order, by the names of the figures."""
+
+
+def figure_text(name: str, figures: Mapping[str, Any]) -> str:
+    """One of several figures as text; a share of pairs in order with chance, and the pairs it is of."""
+    figure = figures[name]
+    shown = f"{figure:,.4g}" if isinstance(figure, float) else str(figure)
+    if name not in _PAIRS:
+        return shown
+    of = ""
+    if pairs := figures.get(_PAIRS[name]):
+        of = f"; {pairs:,.0f} pairs"
+    elif decisions := figures.get("decisions"):
+        of = f"; pairs of {decisions:,.0f} decisions"
+    return f"{shown} (chance 0.5{of})"
 
 
 def sha256_of(path: Path) -> str:

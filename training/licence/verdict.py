@@ -5,7 +5,15 @@ from rich.console import Console
 from rich.table import Table
 
 from qguide.qnet.features.domain import AnyDomain, SharedDomain
-from qguide.qnet.models.manifest import Interval, Licence, LicenceFigures, LicenceLead, Manifest, PriorSection
+from qguide.qnet.models.manifest import (
+    Interval,
+    Licence,
+    LicenceFigures,
+    LicenceLead,
+    Manifest,
+    PriorSection,
+    figure_text,
+)
 from qguide.training.algorithms.posterior_temperature import FEWEST_DECISIONS
 from qguide.training.licence.credit import FEWEST_EPISODES, FEWEST_UNITS, Credit
 from qguide.training.licence.domain import Outside
@@ -143,8 +151,8 @@ def show_manifest(manifest: Manifest, console: Console) -> None:
     for name in ("name", "kind", "environment", "target", "label_range", "trunk", "read_at"):
         if value := getattr(manifest, name):
             table.add_row(name, str(value))
-    for name, figure in manifest.metrics.items():
-        table.add_row(name, f"{figure:,.4g}")
+    for name in manifest.metrics:
+        table.add_row(name, figure_text(name, manifest.metrics))
     console.print(table)
     if manifest.prior is not None:
         console.print(_prior(manifest.prior), markup=False, soft_wrap=True)
