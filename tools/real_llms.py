@@ -114,15 +114,19 @@ def tables(figures: Mapping[str, Any]) -> str:
     if parts := [figures[name]["all"] for name in BY_SECTION if name in figures]:
         lines += ["", "MINT by part, after one turn and after two:", "", *_sections(parts)]
     if STOPPED in figures:
-        lines += ["", f"{NAMES[STOPPED]}, some of five stopped: success, tokens (% of all five's {TOKENS:,}):", ""]
-        lines += _stopping(figures[STOPPED])
+        *some, all_five = figures[STOPPED]["all"]["stopping"]
+        of_all = f"{_percent(all_five[CHOOSER]['success'])}, {TOKENS:,}"
+        title = (
+            f"{NAMES[STOPPED]}, some of five stopped: success, tokens (% of those of all five, which have {of_all}):"
+        )
+        lines += ["", title, "", *_stopping(some[:3])]
     return "\n".join(lines)
 
 
-def _stopping(told: Mapping[str, Any]) -> Iterator[str]:
+def _stopping(rows: Sequence[Mapping[str, Any]]) -> Iterator[str]:
     """Success of the best attempt that goes on, and the tokens that are written."""
     yield from _head("go on", *STOPPING)
-    for row in told["all"]["stopping"][:3]:
+    for row in rows:
         cells = [(_percent(row[name]["success"]), row[name]["written"]) for name in STOPPING]
         shown = (f"{success}, {TOKENS * share:,.0f} ({100 * share:.0f})" for success, share in cells)
         yield f"| {row['go_on']} | {' | '.join(shown)} |"
