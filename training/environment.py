@@ -17,7 +17,7 @@ from typing import Annotated, Generic, Literal, Protocol, Self, SupportsFloat, T
 from pydantic import Field
 
 from qguide.qnet.errors import EnvironmentFailureError
-from qguide.qnet.types import BatchPolicy, TaskMarker, ToolCall
+from qguide.qnet.types import BatchPolicy, History, TaskMarker, ToolCall
 from qguide.training.options import JobOptions
 from qguide.training.trajectory import REACT, Action, ChatFormat
 
@@ -314,6 +314,8 @@ class EnvironmentBundle(Generic[C]):
             files; None if there is no expert.
         write_games: writes games for `qguide generate`; None if games cannot be generated.
         packages: distributions on which results depend; evaluations record their versions.
+        actions: lists the actions, or whole replies, from which the policies "random" and "scripted"
+            draw after a history; None reads the numbered choices of the last observation.
         harmless: an action that is valid at the start of every task and changes nothing, for the
             checks of `qguide environment check`; None if there is none.
         branching: how branches begin; "auto" finds out by playing `probes` twice.
@@ -332,6 +334,7 @@ class EnvironmentBundle(Generic[C]):
     build_expert_policy: Callable[[], BatchPolicy] | None = None
     write_games: GameWriter | None = None
     packages: tuple[str, ...] = ()
+    actions: Callable[[History], Sequence[Action]] | None = None
     harmless: Action | None = None
     branching: Branching | Literal["auto"] = "replay"
     probes: tuple[Action, ...] = ()

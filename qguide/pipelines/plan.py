@@ -20,7 +20,8 @@ from qguide.training.data.row_files import address_of
 
 OUTPUT: Final = "output"
 EMBEDDED: Final = "embedded"
-EXPERT: Final = "expert"
+NO_MODEL: Final = ("expert", "random", "scripted")
+"""Policies without a file."""
 
 Model = Literal["policy", "qnet"]
 
@@ -96,7 +97,7 @@ def _reads(name: str, field: str, value: object) -> Iterator[Read]:
                 yield from _reads(name, field, item)
         case Path():
             yield Read(name, str(value), MODEL_FIELDS.get(field))
-        case str() if field in MODEL_FIELDS and value not in ("", EXPERT):
+        case str() if field in MODEL_FIELDS and value not in ("", *NO_MODEL):
             yield Read(name, value, MODEL_FIELDS[field])
 
 

@@ -235,7 +235,7 @@ def action_words(reply: Message, seen: str = "") -> ActionWords:
         return ActionWords(f"{verbs} {key}", verbs or first, places, words)
     text = message_key(reply)
     if (chosen := _CHOSEN.fullmatch(text)) is not None:
-        text = _choices(read_part(seen)).get(chosen[1].lower(), text)
+        text = listed_choices(seen).get(chosen[1].lower(), text)
     if (fields := _fields_of(text)) is not None:
         return fields
     said = _WORD.findall(read_part(text).lower())
@@ -244,9 +244,9 @@ def action_words(reply: Message, seen: str = "") -> ActionWords:
 
 
 @lru_cache(_CACHED_TEXTS)
-def _choices(text: str) -> dict[str, str]:
+def listed_choices(text: str) -> dict[str, str]:
     """The lines of a list of choices by their numbers or letters; none of a single one."""
-    listed = {number.lower(): choice for number, choice in _LISTED.findall(text)}
+    listed = {number.lower(): choice for number, choice in _LISTED.findall(read_part(text))}
     return listed if len(listed) > 1 else {}
 
 

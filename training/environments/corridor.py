@@ -15,6 +15,7 @@ from qguide.training.environment import EnvironmentBundle, NumberedConfig, StepR
 
 TASK_OPENING = "Your task is to:"
 NOTHING_HAPPENS = "Nothing happens."
+ACTIONS = ("go left", "go right", "look", "take key", "open door")
 _KINDS = ("reach_door", "fetch_key_then_reach_door")
 
 
@@ -151,5 +152,6 @@ CORRIDOR = EnvironmentBundle(
     build_suite=build_suite,
     task_markers=(TaskMarker(TASK_OPENING),),
     void_observation=NOTHING_HAPPENS,
+    actions=lambda history: ACTIONS,
     harmless="look",
 )

@@ -50,9 +50,9 @@ class CollectConfig(MethodConfig):
             does not imitate the mistake, but learns the expert's way back from it.
         player: "expert", "gold" for solutions that the environment has on record, or "policy" for
             episodes of the policy alone.
-        policy: "embedded", a policy's folder, "upstream:NAME" or an address with "#" and a model;
-            "" for none. Beside the expert it plays some of the steps, which SFT imitates only if
-            the expert's reply is the same.
+        policy: "embedded", a policy's folder, "upstream:NAME", an address with "#" and a model,
+            "random" or "scripted", which need no model; "" for none. Beside the expert it plays
+            some of the steps, which SFT imitates only if the expert's reply is the same.
         policy_share: probability that the policy plays a step beside the expert.
         qnet: "embedded" or the folder of a Q model that guides the policy's own episodes; "" for
             none.

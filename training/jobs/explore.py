@@ -35,7 +35,8 @@ class ExploreConfig(MethodConfig):
 
     Attributes:
         policy: "embedded", the folder of a policy, "upstream:NAME" or an address with "#" and a
-            model, or "expert", which branches off by mistakes and recovers from them.
+            model; or without a model "random", "scripted", or "expert", which branches off by
+            mistakes and recovers from them.
         guide: "embedded" or the folder of a Q model (QNet or implicit Q) that chooses the policy's
             steps among `exploration.candidates`, for a second, on-policy round; "" for none.
         rollouts: policy that plays on after a branch, named as `policy` is; "" for `policy` itself.

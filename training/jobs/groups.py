@@ -65,8 +65,8 @@ class GroupsConfig(MethodConfig):
     """Configuration of `qguide groups`.
 
     Attributes:
-        policy: the policy that draws the candidates: "embedded", a folder, "upstream:NAME" or an
-            address with "#" and a model.
+        policy: the policy that draws the candidates: "embedded", a folder, "upstream:NAME", an
+            address with "#" and a model, or "random" or "scripted", which need no model.
         qnet: "embedded" or a Q model's folder, if `decisions.go_on` or `continuation.by` is
             "guided"; "" for none.
         decisions: how an episode is played and its candidates are drawn.

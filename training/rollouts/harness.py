@@ -47,14 +47,16 @@ from qguide.training.rollouts.hosted import (
     require_upstream,
 )
 from qguide.training.rollouts.models import (
-    EXPERT,
     INFERENCE_MAY_CHANGE,
+    NO_MODEL,
+    RANDOM,
+    SCRIPTED,
     Inference,
     build_policy,
     build_scorer,
     name_of_weights,
 )
-from qguide.training.rollouts.policies import HostedPolicies, JobPolicy
+from qguide.training.rollouts.policies import HostedPolicies, JobPolicy, ListedPolicy
 from qguide.training.rollouts.remote_models import Remote, RemotePolicy, RemoteScorer
 from qguide.training.rollouts.rollout import RolloutTask, prompted
 from qguide.training.rollouts.usage import Usage
@@ -263,12 +265,14 @@ class Rollouts:
         config, environment = self.config, self.suite.environment
         if is_hosted(name):
             return build_hosted_policy(name, config.upstreams)
-        if as_agent and environment.chat.tools and name != EXPERT:
+        if as_agent and name in (RANDOM, SCRIPTED):
+            return ListedPolicy(self.suite, scripted=name == SCRIPTED)
+        if as_agent and environment.chat.tools and name not in NO_MODEL:
             raise ConfigError(
                 f"policy is {name!r}, which writes text, and the actions of {environment.name} are "
                 "tool calls; name a hosted policy, such as upstream:NAME"
             )
-        if config.workers.policy_actors and name != EXPERT:
+        if config.workers.policy_actors and name not in NO_MODEL:
             return self._in_actors(RemotePolicy, name)
         return build_policy(name, config.inference, config.environment)
 

@@ -72,6 +72,10 @@ def build_classify_scorer(name: str, servers: Mapping[str, ServedClassifier]) ->
 
 EMBEDDED = "embedded"
 EXPERT = "expert"
+RANDOM: Final = "random"
+SCRIPTED: Final = "scripted"
+NO_MODEL: Final = (EXPERT, RANDOM, SCRIPTED)
+"""Policies that need no model, by the names under which jobs know them."""
 
 
 class Inference(JobOptions):

@@ -115,8 +115,10 @@ def _bundle(
         def action_of(text: str) -> Action:
             return read_call(text) if tools else text
 
+        actions = tuple(map(action_of, config.actions))
         return replace(
             plain,
+            actions=(lambda history: actions) if actions else None,
             chat=config.chat(system=system, tools=tools),
             is_success=lambda reward, terminated: reward >= config.success_reward - _TOLERANCE,
             harmless=action_of(config.harmless) if config.harmless else None,

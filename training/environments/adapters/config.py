@@ -42,6 +42,8 @@ class AdaptedConfig(NumberedConfig):
         success_reward: outcome, in [0, 1], from which an episode is a success.
         invalid: beginnings of observations by which the environment says that it did not
             understand an action. Gymnasium environments may set `info["valid"]` instead.
+        actions: those from which the policy "random" draws; none are the numbered choices of the
+            last observation.
         harmless: an action that is valid at the start and changes nothing, for the checks.
         probes: actions of the self-check; none are `harmless` and one that means nothing.
         branching: "auto" plays the probes twice to find out; see `Branching`.
@@ -61,6 +63,7 @@ class AdaptedConfig(NumberedConfig):
     reward_range: tuple[FiniteFloat, FiniteFloat] = (0.0, 1.0)
     success_reward: float = Field(default=1.0, gt=0, le=1)
     invalid: tuple[str, ...] = ()
+    actions: tuple[str, ...] = ()
     harmless: str = ""
     probes: tuple[str, ...] = ()
     branching: Branching | Literal["auto"] = "auto"

@@ -1,12 +1,32 @@
 """Policies composed of others answer every request, in order."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
 
-from qguide.qnet.errors import HistoryTooLongError
-from qguide.qnet.types import Candidate, DrawRole, Message, SampleRequest, Sampling, Scorer, ScoreRequest, ScoreResult
+import pytest
+
+from qguide.qnet.errors import ConfigError, HistoryTooLongError
+from qguide.qnet.records import TreeRow
+from qguide.qnet.types import (
+    Candidate,
+    DrawRole,
+    History,
+    Message,
+    SampleRequest,
+    Sampling,
+    Scorer,
+    ScoreRequest,
+    ScoreResult,
+)
+from qguide.training.data.runs import read_rows
+from qguide.training.environment import Task
+from qguide.training.environments.corridor import ACTIONS, CORRIDOR, Corridor, CorridorConfig, CorridorSuite
+from qguide.training.environments.registry import SelectedSuite
+from qguide.training.jobs.explore import ExploreConfig, run_explore
 from qguide.training.rollouts.driver import run_together
-from qguide.training.rollouts.policies import PolicyWithRollouts, guide_actions
+from qguide.training.rollouts.policies import ListedPolicy, PolicyWithRollouts, guide_actions
 from qguide.training.rollouts.rollout import RolloutTask
 
 SAMPLING = Sampling(temperature=1.0)
@@ -88,3 +108,59 @@ def test_rollouts_are_the_other_policys() -> None:
     answers = both.sample_batch([ask("a", 1, "rollout"), ask("b", 2, "branch"), ask("c", 1, "rollout")])
     assert said(answers) == [["a0"], ["b0", "b1"], ["c0"]]
     assert (branching.asked, rollouts.asked) == ([2], [1, 1])
+
+
+class SolvedCorridors(CorridorSuite):
+    """Corridors whose solutions are on record."""
+
+    def gold_replies(self, task: Task) -> Sequence[str]:
+        return [f"Action: {action}" for action in Corridor.of_seed(int(task.source)).solution()]
+
+
+def corridors(suite: CorridorSuite, **changes: Any) -> SelectedSuite:
+    return SelectedSuite("fake", suite.tasks, suite, replace(CORRIDOR, **changes))
+
+
+def test_a_tree_grows_without_a_model(tmp_path: Path) -> None:
+    config = ExploreConfig(output=tmp_path, policy="random", environment=CorridorConfig(count=3))
+    run_explore(config)
+    rows = list(read_rows(config.output / "rows.jsonl", TreeRow))
+    taken = {node.action for row in rows for node in row.nodes}
+    assert len(rows) == 3
+    assert len(taken) > 2
+    assert taken <= {f"Action: {action}" for action in ACTIONS}
+
+
+def test_solutions_are_followed_until_a_random_action_leaves_them() -> None:
+    suite = SolvedCorridors(count=4)
+    policy = ListedPolicy(corridors(suite), scripted=True)
+    start = (Message("user", suite.make(suite.tasks[3]).reset()),)
+    [first, *onward] = suite.gold_replies(suite.tasks[3])
+    greedy, drawn = Sampling(temperature=0.0), Sampling(temperature=0.5, seed=1)
+
+    def replies(history: History, n: int, sampling: Sampling) -> list[str]:
+        [candidates] = policy.sample_batch([SampleRequest(history, n, sampling)])
+        return [candidate.message.content for candidate in candidates]
+
+    assert replies(start, 2, greedy) == [first, first]
+    assert 60 < replies(start, 100, drawn).count(first) < 85  # half, and a fifth of the other half at most
+    led = (*start, Message("assistant", f"Thought: so.\n{first}"), Message("user", "…"))
+    assert replies(led, 1, greedy) == onward[:1]
+    left = (*start, Message("assistant", "Action: look"), Message("user", "…"))
+    assert len(set(replies(left, 20, greedy))) > 2
+
+
+def test_numbered_choices_are_listed_actions() -> None:
+    suite = corridors(CorridorSuite(count=1))
+    policy = ListedPolicy(suite, scripted=False)
+    suite.environment = replace(CORRIDOR, actions=None)
+    history = (Message("user", "Choose.\n1. Sing\n2. Dance"),)
+    [drawn] = policy.sample_batch([SampleRequest(history, 20, SAMPLING)])
+    assert {candidate.message.content for candidate in drawn} == {"Action: 1", "Action: 2"}
+
+
+def test_an_environment_that_lists_no_actions_is_refused_before_anything_is_played() -> None:
+    with pytest.raises(ConfigError, match=r"fake lists no actions after 'You are in .*give its bundle `actions`"):
+        ListedPolicy(corridors(CorridorSuite(count=1), actions=None), scripted=False)
+    with pytest.raises(ConfigError, match="no solutions on record"):
+        ListedPolicy(corridors(CorridorSuite(count=1)), scripted=True)
