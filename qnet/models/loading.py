@@ -1,6 +1,6 @@
 """Loading of a checkpoint as far as it needs no torch: the tokenizer, and refusals of files."""
 
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
 from importlib import resources
 from pathlib import Path
@@ -58,6 +58,19 @@ def broken_refused(what: str) -> Iterator[None]:
     except Exception as error:
         reason = f"{type(error).__name__}: {error}"
         raise CheckpointError(f"{what} does not load ({reason}); copy it again or train it again") from error
+
+
+def require_shapes(
+    directory: Path, found: Mapping[str, tuple[int, ...]], described: Mapping[str, tuple[int, ...]]
+) -> None:
+    """Refuse weights whose names or shapes are not those that config.json describes."""
+    both = found.keys() & described.keys()
+    require_fit(
+        directory,
+        missing=described.keys() - found.keys(),
+        mismatched=[(name, found[name], described[name]) for name in both if found[name] != described[name]],
+        unused=found.keys() - described.keys(),
+    )
 
 
 def require_fit(

@@ -17,7 +17,7 @@ from transformers import PretrainedConfig
 
 from qguide.qnet.errors import CheckpointError
 from qguide.qnet.models.hub import model_folder
-from qguide.qnet.models.loading import broken_refused, load_fitting_renderer, require_fit
+from qguide.qnet.models.loading import broken_refused, load_fitting_renderer, require_shapes
 from qguide.qnet.models.manifest import MANIFEST, Manifest, read_manifest, require_read_at
 from qguide.qnet.models.match_features import MATCH_FEATURES, HeadFeatures
 from qguide.qnet.models.qnet_config import MATCH_WIDTH, QNetConfig, nested_config
@@ -155,15 +155,8 @@ def _checked_head(
     directory: Path, manifest: Manifest, shapes: dict[str, tuple[int, ...]]
 ) -> dict[str, NDArray[np.float32]]:
     found = dict(_head_weights(directory, manifest))
-    both = found.keys() & shapes.keys()
-    require_fit(
-        directory,
-        missing=[HEAD + name for name in shapes.keys() - found.keys()],
-        mismatched=[
-            (HEAD + name, found[name].shape, shapes[name]) for name in both if found[name].shape != shapes[name]
-        ],
-        unused=[HEAD + name for name in found.keys() - shapes.keys()],
-    )
+    described = {HEAD + name: shape for name, shape in shapes.items()}
+    require_shapes(directory, {HEAD + name: weight.shape for name, weight in found.items()}, described)
     for name, weight in found.items():
         if not np.isfinite(weight).all():
             raise CheckpointError(f"{directory}: {HEAD}{name} holds values that are not finite; train it again")

@@ -23,7 +23,7 @@ from transformers.models.auto.modeling_auto import MODEL_MAPPING
 from qguide.qnet.errors import CheckpointError
 from qguide.qnet.models.checkpoint import require_finite
 from qguide.qnet.models.hub import model_folder
-from qguide.qnet.models.loading import broken_refused, load_fitting_renderer, require_fit
+from qguide.qnet.models.loading import broken_refused, load_fitting_renderer, require_shapes
 from qguide.qnet.models.manifest import MANIFEST, Manifest
 from qguide.qnet.models.qnet import QNet, ValueHead
 from qguide.qnet.models.qnet_config import QNetConfig, nested_config
@@ -130,14 +130,7 @@ def _checked_head(directory: Path, manifest: Manifest, qnet: QNet) -> dict[str, 
             head[name.removeprefix(HEAD)] = weight.float()
     # Files may name weights otherwise than the model does: a mixture's experts one by one.
     described = revert_weight_conversion(qnet, qnet.state_dict())
-    shapes = {name: tuple(weight.shape) for name, weight in described.items()}
-    both = shapes.keys() & found.keys()
-    require_fit(
-        directory,
-        missing=shapes.keys() - found.keys(),
-        mismatched=[(name, found[name], shapes[name]) for name in both if found[name] != shapes[name]],
-        unused=found.keys() - shapes.keys(),
-    )
+    require_shapes(directory, found, {name: tuple(weight.shape) for name, weight in described.items()})
     return head
 
 

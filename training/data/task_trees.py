@@ -25,6 +25,11 @@ from qguide.training.data.row_files import Place, RowStore, address_of, read_aga
 from qguide.training.trajectory import observation_message
 
 _HASH_CHARACTERS: Final = 12
+_NO_VALUES: Final = {
+    "judge": "was read without a judge's scores, which `qguide label` takes from served episodes",
+    "mcts": "does not have the values of a single search; explore it once with strategy = 'mcts'",
+}
+"""Reason why a tree has no values of a target, by target, and the remedy."""
 
 
 def opening_hash_of_row(row: TreeRow) -> str:
@@ -79,20 +84,10 @@ class TaskTree:
         self, *, target: TreeTarget, gamma: float, normalized: bool, noop_cost_steps: float = 1.0
     ) -> dict[int, float]:
         """The label of every node; of a search or a judge, of every node that it has valued."""
-        if target == "judge":
-            if "judge" not in self.tree.values:
-                raise ConfigError(
-                    f"task {self.row.task_id} was read without a judge's scores, which `qguide "
-                    "label` takes from served episodes; choose another target"
-                )
-            return dict(self.tree.values["judge"])
-        if target == "mcts":
-            if "mcts" not in self.tree.values:
-                raise ConfigError(
-                    f"task {self.row.task_id} does not have the values of a single search; explore "
-                    "it once with strategy = 'mcts', or choose another target"
-                )
-            return dict(self.tree.values["mcts"])
+        if target == "judge" or target == "mcts":
+            if target not in self.tree.values:
+                raise ConfigError(f"task {self.row.task_id} {_NO_VALUES[target]}, or choose another target")
+            return dict(self.tree.values[target])
         return label_tree(self.tree, target=target, gamma=gamma, normalized=normalized, noop_cost_steps=noop_cost_steps)
 
 
