@@ -2,7 +2,7 @@
 
 /**
  * @typedef {{ id: string, name: string, source: string, default: boolean, environment: string | null,
- *   judge: { model: string } | null }} Card
+ *   judge: { model: string } | null, licensed: boolean | null, licence: string | null }} Card
  */
 
 const OWN = {
@@ -42,8 +42,20 @@ function ofQModel(card, learns) {
   }
   if (card.source === "rules") return `${card.name} is a rule: it needs no training and knows no task.`;
   if (card.judge) return `Q is what ${card.judge.model} answers when it is asked to judge.`;
+  return [trainedOn(card), licenceOf(card)].filter(Boolean).join(" ");
+}
+
+/** @param {Card} card */
+function trainedOn(card) {
+  if (card.environment === "imported") return `The Q model ${card.name} learned from recorded episodes, and knows tasks like theirs.`;
   if (!card.environment) return `Nothing says what the Q model ${card.name} was trained on.`;
   return `The Q model ${card.name} was trained on ${nameOf(card)}: its Q-values mean nothing for other tasks.`;
+}
+
+/** @param {Card} card */
+function licenceOf({ source, licensed, licence }) {
+  if (licensed === null) return ["checkpoint", "embedded"].includes(source) ? "Nothing has judged its choices beside the agent's own." : "";
+  return `It has ${licensed ? "a" : "no"} licence: ${licence}.`;
 }
 
 /** @param {Card} card */

@@ -78,6 +78,7 @@ class ModelCard(Body):
         description="whether its choices were shown to be above the agent's own on tasks that it "
         "did not learn from; null where nothing judged them"
     )
+    licence: str | None = Field(description="the figures behind `licensed`; null where nothing judged its choices")
     prior: PriorCard | None = Field(
         default=None,
         description="present if the Q model was fitted to choose by Q and the policy's preference, "

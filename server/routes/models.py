@@ -139,11 +139,13 @@ def _context(tokens: int | None) -> dict[str, Any]:
 
 
 def _said_by(manifest: Manifest | None) -> dict[str, Any]:
+    licence = manifest.licence if manifest else None
     return {
         "checkpoint": manifest.name if manifest else None,
         "environment": manifest.environment if manifest else None,
         "read_at": manifest.read_at or None if manifest else None,
-        "licensed": manifest.licence.granted if manifest and manifest.licence else None,
+        "licensed": licence.granted if licence else None,
+        "licence": licence.reason if licence else None,
         "target": manifest.target or None if manifest else None,
         "metrics": manifest.metrics if manifest else {},
     }
