@@ -553,6 +553,8 @@ export interface ModelCard {
     };
     /** @description whether its choices were shown to be above the agent's own on tasks that it did not learn from; null where nothing judged them */
     licensed: boolean | null;
+    /** @description the figures behind `licensed`; null where nothing judged its choices */
+    licence: string | null;
     /** @description present if the Q model was fitted to choose by Q and the policy's preference, which it then does by default */
     prior?: PriorCard | null;
     /** @description the prompted chat model, if the Q model is a judge; null for any other model */

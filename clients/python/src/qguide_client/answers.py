@@ -653,6 +653,8 @@ class ModelCard(Answer):
     whether its choices were shown to be above the agent's own on tasks that it did not learn
     from; null where nothing judged them
     """
+    licence: str | None
+    """the figures behind `licensed`; null where nothing judged its choices"""
     prior: PriorCard | None = None
     """
     present if the Q model was fitted to choose by Q and the policy's preference, which it then
