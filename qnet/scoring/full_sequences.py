@@ -7,6 +7,7 @@ goes on from one; where it does not, each request's history is computed anew.
 
 from collections import Counter
 from collections.abc import Sequence
+from itertools import chain, islice
 from math import fsum
 from typing import Any, Protocol
 
@@ -116,7 +117,7 @@ class _LogprobReader:
         references = yield from self._reference.run(requests, spent, known)
         return [
             [self._beta * fsum(_differences(*both)) for both in zip(*of_request, strict=True)]
-            for of_request in zip(policies, references, strict=True)
+            for of_request in zip(_numbers(policies), _numbers(references), strict=True)
         ]
 
 
@@ -132,11 +133,16 @@ def _continuations(prepared: Sequence[RenderedRequest]) -> list[Continuations]:
     ]
 
 
-def _logprobs_of(logits_AV: Tensor, tail: list[int]) -> list[float]:
+def _logprobs_of(logits_AV: Tensor, tail: list[int]) -> Tensor:
     """log pi of each token of a continuation, predicted at the token before it."""
-    tokens_A = upload(tail, logits_AV.device)
-    logprobs: list[float] = token_logprobs(logits_AV[:-1], tokens_A).tolist()
-    return logprobs
+    return token_logprobs(logits_AV[:-1], upload(tail, logits_AV.device))
+
+
+def _numbers(logprobs: Sequence[Sequence[Tensor]]) -> list[list[list[float]]]:
+    """The values of each request's continuations, by one copy, for which the host waits."""
+    every = list(chain(*logprobs))
+    values = iter(torch.cat(every).tolist() if every else ())
+    return [[list(islice(values, len(logprobs_A))) for logprobs_A in of_request] for of_request in logprobs]
 
 
 def _differences(ours: Sequence[float], theirs: Sequence[float]) -> list[float]:

@@ -29,6 +29,7 @@ from qguide.training.jobs.train_policy import TrainPolicyConfig, run_train_polic
 from qguide.training.jobs.train_qnet import run_train_qnet
 from qguide.training.optimization.options import DpoOptimization, Lora, PolicyOptimization
 from qguide.training.optimization.trainer import Loop
+from qguide.training.policy_training.simpo import TrainSimpoConfig, run_train_simpo
 from tests.support import stand_in_device
 from tests.support.architectures import steps, tiny_config, tiny_pair
 from tests.support.devices import counted_synchronizations, needs_cuda
@@ -150,12 +151,13 @@ def test_a_hybrid_and_experts_read_as_few_tokens_there_and_wait_once(architectur
 
 
 @on_the_device
-def test_an_implicit_q_waits_once_for_each_of_its_models(tmp_path: Path, waits: Waits) -> None:
-    policy, reference = (save_policy(tmp_path / str(i), seed=i) for i in range(2))
+@pytest.mark.parametrize("architecture", ["llama", "lfm2"])
+def test_an_implicit_q_waits_once_for_each_of_its_models(architecture: str, tmp_path: Path, waits: Waits) -> None:
+    policy, reference = (save_policy(tmp_path / str(i), architecture, seed=i) for i in range(2))
     folder = save_implicit_q(tmp_path / "q", policy, reference)
     expected = build_naive_scorer(load_q_model(folder)).score(steps_of_an_episode())
     there = load_q_model(folder, device=DEVICE)
-    scorer = build_shared_prefix_scorer(there, cache_bytes=10**8)
+    scorer = build_serving_scorer(there, cache_bytes=10**8, tokens_per_forward=256, full_sequences=False)
     for request, one in zip(steps_of_an_episode(), expected, strict=True):
         waits.clear()
         [found] = scorer.score([request])
@@ -247,6 +249,14 @@ def test_pairs_and_groups_train_a_policy_there(tmp_path: Path) -> None:
             optimization=DpoOptimization(**FEW),
         )
     )
+    run_train_simpo(
+        TrainSimpoConfig(
+            pairs=(tmp_path / "pairs",),
+            policy=policy,
+            output=tmp_path / "simpo",
+            optimization=DpoOptimization(**FEW, lora=Lora(rank=4)),
+        )
+    )
     run_train_policy(
         TrainPolicyConfig(
             groups=(groups,),
@@ -273,4 +283,4 @@ def test_all_of_these_pass_in_a_process_that_has_the_device(device: str) -> None
         text=True,
     )
     assert done.returncode == 0, done.stdout[-8000:]
-    assert "25 passed" in done.stdout
+    assert "26 passed" in done.stdout

@@ -108,15 +108,15 @@ def _configure_fsdp(accelerator: Accelerator, optimization: Optimization) -> Non
 
 
 def refuse_recurrent_layers(model: nn.Module) -> None:
-    """Refuse trunks with recurrent layers, which FSDP would let wait for each other for ever.
+    """Refuse to shard trunks with recurrent layers that read trees: processes would wait for each other for ever.
 
-    Their trees take as many passes as their paths need, so the processes' numbers differ.
+    The trees take as many passes as their paths need, so the processes' numbers differ.
     """
     *_, trunk = (module for module in model.modules() if isinstance(module, PreTrainedModel))
     if has_recurrent_layers(trunk):
         raise ConfigError(
-            f"{type(trunk).__name__} has recurrent layers, whose numbers of passes differ between "
-            "processes, but FSDP needs equal ones; train it without FSDP"
+            f"{type(trunk).__name__} has recurrent layers, whose numbers of passes over trees differ between "
+            "processes, but FSDP needs equal ones; train it without FSDP (only `sft` makes equally many)"
         )
 
 

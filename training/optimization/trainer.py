@@ -114,10 +114,10 @@ class Loop(Generic[Model]):
             torch.set_num_threads(optimization.threads)
         hold_frozen(model, optimization)
         self._accelerator = build_accelerator(optimization, output)
-        if self._accelerator.is_fsdp2:
-            refuse_recurrent_layers(model)
-        else:
+        if not self._accelerator.is_fsdp2:
             model.to(self.device)
+        elif not objective.one_pass:
+            refuse_recurrent_layers(model)
         if optimization.gradient_checkpointing:
             enable_gradient_checkpointing(model)
         self._host: nn.Module = ModelHost(model)

@@ -19,7 +19,6 @@ from torch.distributed.tensor.debug import _clear_sharding_prop_cache
 
 from qguide.qnet.errors import ConfigError
 from qguide.qnet.models.qnet import QNet
-from qguide.training.optimization.accelerator import refuse_recurrent_layers
 from qguide.training.optimization.launch import in_processes
 from qguide.training.optimization.objective import Loss, Objective
 from qguide.training.optimization.options import Optimization
@@ -76,12 +75,14 @@ class FitByRows(Fit):
         return Objective.loss(self, micro_batch)
 
 
-def train(folder: Path, processes: int, fit: type[Fit] = Fit, **options: object) -> tuple[dict[str, torch.Tensor], int]:
+def train(
+    folder: Path, processes: int, fit: type[Fit] = Fit, *, architecture: str = "llama", **options: object
+) -> tuple[dict[str, torch.Tensor], int]:
     """Weights of a trained QNet, and the number of its sharded weights during training."""
     folder.mkdir(exist_ok=True)
     fields: dict[str, object] = {"lr": 1e-2, "device": "cpu", "threads": 1, "average_last": 0.5}
     optimization = Optimization.model_validate(fields | {"processes": processes, "save_every_s": 1e-9} | options)
-    model = q_model("llama").model
+    model = q_model(architecture).model
     assert isinstance(model, QNet)
 
     def validate() -> dict[str, float]:
@@ -101,9 +102,10 @@ def train(folder: Path, processes: int, fit: type[Fit] = Fit, **options: object)
 
 
 @pytest.mark.usefixtures("_fsdp2")
-def test_sharded_weights_end_as_whole_ones(tmp_path: Path) -> None:
-    whole, unsharded = train(tmp_path / "whole", 1)
-    ended, sharded = train(tmp_path / "sharded", 2)
+@pytest.mark.parametrize("architecture", ["llama", "lfm2"])
+def test_sharded_weights_end_as_whole_ones(architecture: str, tmp_path: Path) -> None:
+    whole, unsharded = train(tmp_path / "whole", 1, architecture=architecture)
+    ended, sharded = train(tmp_path / "sharded", 2, architecture=architecture)
     assert (unsharded, sharded) == (0, len(whole))
     assert ended.keys() == whole.keys()
     for name, weight in whole.items():
@@ -177,7 +179,7 @@ def test_the_first_fsdp_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     assert "RANK" not in os.environ
 
 
-def test_recurrent_layers_are_refused_with_fsdp() -> None:
-    refuse_recurrent_layers(q_model().model)
+@pytest.mark.usefixtures("_fsdp2")
+def test_recurrent_layers_are_refused_where_passes_differ(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="Lfm2Model has recurrent layers"):
-        refuse_recurrent_layers(q_model("lfm2").model)
+        train(tmp_path, 2, FitByRows, architecture="lfm2")
