@@ -116,9 +116,7 @@ def tables(figures: Mapping[str, Any]) -> str:
     if STOPPED in figures:
         *some, all_five = figures[STOPPED]["all"]["stopping"]
         of_all = f"{_percent(all_five[CHOOSER]['success'])}, {TOKENS:,}"
-        title = (
-            f"{NAMES[STOPPED]}, some of five stopped: success, tokens (% of those of all five, which have {of_all}):"
-        )
+        title = f"{NAMES[STOPPED]}, some stopped: success, tokens (% of all five's: {of_all} of cl100k_base):"
         lines += ["", title, "", *_stopping(some[:3])]
     return "\n".join(lines)
 
