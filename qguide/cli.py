@@ -8,7 +8,7 @@ from typing import Annotated, Any, Final
 import typer
 from typer.core import TyperCommand, TyperGroup
 
-from qguide.commands.checkpoint import domain, ensemble, export_model, export_trunk, inspect, progress
+from qguide.commands.checkpoint import domain, ensemble, export_model, export_trunk, inspect, licence, progress
 from qguide.commands.configs import app as configs
 from qguide.commands.demo import demo, fake_upstream
 from qguide.commands.doctor import doctor
@@ -126,7 +126,7 @@ _add("Server", serve, doctor, plan, demo, report, mcp, fake_upstream)
 _add("Pipelines", run)
 app.add_typer(configs, name="configs", rich_help_panel="Pipelines")
 add_jobs(app)
-_add("Checkpoints", inspect, domain, ensemble, progress, export_model, export_trunk)
+_add("Checkpoints", inspect, licence, domain, ensemble, progress, export_model, export_trunk)
 _add("Evaluation", compare)
 _add("Records", convert_records)
 _add("Environments", play, generate)

@@ -64,6 +64,35 @@ def inspect(model: Annotated[str, typer.Argument(help="A checkpoint's folder, or
         show_manifest(manifest, Console())
 
 
+def licence(
+    checkpoint: Annotated[Path, typer.Argument(help="Folder of a Q model.")],
+    groups: Annotated[list[Path], typer.Argument(help="Decision groups of tasks that it was not trained on.")],
+) -> None:
+    """Judge a checkpoint on decision groups, and write licence and prior into its manifest.
+
+    The tasks have to be others than it was trained on; nothing can check that afterwards.
+    """
+    with shown_errors():
+        from qguide.qnet.errors import CheckpointError
+        from qguide.qnet.models.manifest import read_manifest, replace_manifest
+        from qguide.training.data.decision_groups import GroupLabels, read_groups
+        from qguide.training.jobs.choice_regret import choices_by
+        from qguide.training.licence.assessment import assess
+        from qguide.training.licence.verdict import show_licence
+        from qguide.training.rollouts.models import Inference, build_scorer
+
+        if (manifest := read_manifest(checkpoint)) is None:
+            raise CheckpointError(f"{checkpoint} has no manifest; it was not trained here")
+        rows = [row for path in groups for row in read_groups(path)]
+        assessed = assess(choices_by(build_scorer(str(checkpoint), Inference()), rows, GroupLabels()))
+        if assessed.licence is None:
+            raise CheckpointError(f"no decision of {', '.join(map(str, groups))} is between several candidates")
+        verdict = {"prior": assessed.prior, "licence": assessed.licence, "unjudged": ""}
+        judged = manifest.model_copy(update=verdict)
+        replace_manifest(checkpoint, judged)
+        show_licence(judged, Console())
+
+
 def export_trunk(
     checkpoint: Annotated[Path, typer.Argument(help="A QNet checkpoint folder, or embedded.")],
     output: Annotated[Path, typer.Argument(help="The folder to write; it must not exist.")],
@@ -136,7 +165,7 @@ def export_model(
     typer.echo(written)
 
 
-_PAIR = "`qguide choice-regret` measures its choices on decision groups"
+_PAIR = "`qguide licence` judges its choices on decision groups"
 
 
 def _folder(model: Path) -> Path:

@@ -64,7 +64,7 @@ def run(
     overrides: Annotated[
         list[str] | None,
         typer.Option(
-            "--set", help="stage.field=value overrides a field of a stage's job, NAME=value one of the file's [values]."
+            "--set", help="stage.field=value overrides a field of a stage's job, NAME=value one of the file's values."
         ),
     ] = None,
 ) -> None:

@@ -2,8 +2,8 @@
 
 Each member keeps its trunk, so an ensemble costs their sum to serve. The folder holds a
 `config.json` with their number, each member's whole checkpoint in `member-0`, `member-1`, … and a
-manifest with the hashes of all these files. Nothing judges the mean, so it has no more than its
-members: their licence if all of them have one, and the states that all of their domains have.
+manifest with the hashes of all these files. Until `qguide licence` judges the mean, it has no more than
+its members: their licence if all of them have one, and the states that all of their domains have.
 """
 
 import json

@@ -259,6 +259,14 @@ def write_manifest(directory: Path, manifest: Manifest, *, packages: Iterable[st
     return complete
 
 
+def replace_manifest(directory: Path, manifest: Manifest) -> None:
+    """Write a manifest over a checkpoint's own, all of it or nothing; no field is added that is not set."""
+    text = json.dumps(manifest.model_dump(mode="json", exclude_unset=True), indent=2)
+    unfinished = directory / f"{MANIFEST}.tmp"
+    unfinished.write_text(text + "\n", encoding="utf-8")
+    unfinished.replace(directory / MANIFEST)
+
+
 def read_manifest(directory: Path) -> Manifest | None:
     """The verified manifest of a checkpoint, or None where the folder has none."""
     if not (directory / "config.json").is_file():

@@ -12,6 +12,7 @@ share of its draws that act as a candidate does. What was drawn before a kill is
 """
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Self
 
@@ -20,7 +21,8 @@ from pydantic import BaseModel, Field, model_validator
 from qguide.qnet.errors import ConfigError, QGuideError
 from qguide.qnet.records import TreeRow
 from qguide.qnet.types import Scorer, ScoreRequest
-from qguide.training.data.decision_groups import Decision, decisions_of, read_groups
+from qguide.training.algorithms.choice_quality import ScoredChoice
+from qguide.training.data.decision_groups import Decision, GroupLabels, decisions_of, read_groups
 from qguide.training.data.runs import JsonlWriter, RunFolder, open_run, read_rows, rows_at_once
 from qguide.training.environments.registry import environment_config, environment_names, find_environment
 from qguide.training.evaluation.choice_regret import (
@@ -232,6 +234,16 @@ def score_groups(scorer: Scorer, rows: Sequence[TreeRow]) -> list[list[list[floa
         for i in alive:
             scores[i].append(list(values[i].q_values) if i in values else [0.0])
     return scores
+
+
+def choices_by(scorer: Scorer, rows: Sequence[TreeRow], labels: GroupLabels) -> list[ScoredChoice]:
+    """Every decision between several candidates, with a scorer's values and the candidates' labels."""
+    return [
+        replace(decision.choice(decision.labels(labels), task=row.task_id), q_values=values)
+        for row, scores in zip(rows, score_groups(scorer, rows), strict=True)
+        for decision, values in zip(decisions_of(row), scores, strict=True)
+        if len(decision.candidates) > 1
+    ]
 
 
 def _request(decision: Decision, *, observed: bool) -> ScoreRequest:

@@ -4,7 +4,6 @@ The limits are those that 99.5 % of held-back states keep, with a margin, for ea
 shares: each fifth of the tasks is measured by the words of the other four.
 """
 
-import json
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -15,7 +14,7 @@ from typing import Final
 import numpy as np
 
 from qguide.qnet.features.domain import DOMAIN, AnyDomain, Domain, Hash, state_hashes, union
-from qguide.qnet.models.manifest import MANIFEST, Manifest, sha256_of
+from qguide.qnet.models.manifest import Manifest, replace_manifest, sha256_of
 from qguide.qnet.types import History
 
 _KEPT: Final = 0.995
@@ -108,11 +107,7 @@ def put_domain(directory: Path, manifest: Manifest, domain: Domain) -> None:
     """Give a checkpoint a domain, and its manifest the file's hash."""
     domain.save(directory)
     files = manifest.files | {DOMAIN: sha256_of(directory / DOMAIN)}
-    complete = manifest.model_copy(update={"files": dict(sorted(files.items()))})
-    text = json.dumps(complete.model_dump(mode="json", exclude_unset=True), indent=2)
-    unfinished = directory / f"{MANIFEST}.tmp"
-    unfinished.write_text(text + "\n", encoding="utf-8")
-    unfinished.replace(directory / MANIFEST)
+    replace_manifest(directory, manifest.model_copy(update={"files": dict(sorted(files.items()))}))
 
 
 def _words(states: Sequence[frozenset[Hash]]) -> _Words:

@@ -82,3 +82,14 @@ def test_a_child_of_successes_chooses_on_held_back_decisions_as_a_trained_q_mode
     }
     for figures in regret.values():
         assert figures["regret_steps"] == 0 < figures["regret_steps_of_random_distinct"]
+
+    before = read_manifest(tmp_path / "progress")
+    judged = CliRunner().invoke(app, ["licence", str(tmp_path / "progress"), str(groups[0])])
+    assert "licence: granted" in judged.output
+    after = read_manifest(tmp_path / "progress")
+    assert before is not None
+    assert after is not None
+    assert before.unjudged
+    assert (after.unjudged, after.files) == ("", before.files)
+    assert after.licence is not None
+    assert after.licence.tasks == 20
