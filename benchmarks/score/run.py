@@ -8,7 +8,7 @@ repetition to repetition, so that none always follows the same neighbour.
 import os
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
 from random import Random
@@ -122,7 +122,8 @@ def _measure_point(
     tally = _Tally(list(baselines), tolerance=TOLERANCES[config.dtype])
     for repetition in range(-config.warm_ups, config.repetitions):
         rng = Random(f"{config.seed} {point} {repetition}")
-        step = draw_step(point, vocabulary=SHAPES[model].vocabulary, rng=rng)
+        drawn = replace(point, history=point.history - rng.randint(0, config.fewer)) if config.fewer else point
+        step = draw_step(drawn, vocabulary=SHAPES[model].vocabulary, rng=rng)
         found: dict[Name, list[float]] = {}
         _, speed = timed(product, clock=partial(clock_here, config.device))
         timings = {}

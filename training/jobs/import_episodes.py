@@ -9,15 +9,18 @@ dialects of OpenAI and Anthropic, and the formats of `training/recordings/format
     <output>/trees/rows.jsonl          the tree of each task, for `label` and `pairs`
     <output>/report.json               figures, and what to collect to have more
 
-Episodes are streamed: at any time the memory holds one of them, one task's tree, and the place of
-each episode. The rows appear all at once when everything is read; a killed run starts over.
+Episodes are streamed: at any time the memory holds one of them, one task's tree, and the reward of
+each; where each begins is noted in a temporary file. The rows appear all at once when everything is
+read; a killed run starts over.
 """
 
-from array import array
+import sqlite3
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from functools import partial
+from itertools import groupby
+from operator import itemgetter
 from pathlib import Path
 from typing import NamedTuple
 
@@ -86,12 +89,14 @@ def run_import(config: ImportConfig, *, console: Console | None = None) -> Impor
     paths, fields = recording.paths, config.fields
     with open_run(config.output, config, may_change=MAY_CHANGE) as run:
         trajectories, trees = (run.path / name / "rows.partial" for name in (IMPORTED, TREES))
-        with _removed_on_failure(run, trajectories, trees), connected(config.workers):
+        # SQLite keeps in a temporary file what is too much for memory, and sorts there.
+        index = closing(sqlite3.connect(""))
+        with _removed_on_failure(run, trajectories, trees), connected(config.workers), index as places:
             tally = Tally(files=len(paths))
             make, on_workers = partial(_written, config.environment), partial(spread, workers=config.workers)
             with _progress(paths, console) as on_bytes:
                 found = made_of_episodes(recording, fields, make, on_workers, on_bytes=on_bytes)
-                places = _write_trajectories(found, trajectories, tally)
+                _write_trajectories(found, trajectories, tally, places)
             _require_episodes(config, tally)
             with JsonlWriter(trees, flushes=False) as writer:
                 for lines, figures in on_workers(_merged, _of_tasks(trajectories, places)):
@@ -133,20 +138,19 @@ def _written(environment: str, found: Trajectory | BadRecord) -> WrittenEpisode 
 
 
 def _write_trajectories(
-    episodes: Iterable[WrittenEpisode | BadRecord], output: Path, tally: Tally
-) -> dict[str, "array[int]"]:
-    """Write every episode; returns the offsets of each task's rows in the file."""
-    places: dict[str, array[int]] = {}
+    episodes: Iterable[WrittenEpisode | BadRecord], output: Path, tally: Tally, places: sqlite3.Connection
+) -> None:
+    """Write every episode, and note its task and the offset of its row in the file."""
+    places.execute("CREATE TABLE rows (task, start)")
     end = 0
     with JsonlWriter(output, flushes=False) as writer:
         for found in episodes:
             if isinstance(found, BadRecord):
                 tally.add_bad(found)
                 continue
-            places.setdefault(found.task_id, array("Q")).append(end)
+            places.execute("INSERT INTO rows VALUES (?, ?)", (found.task_id, end))
             end += writer.write_lines(found.line)
             tally.add_episode(found.figures)
-    return places
 
 
 def _require_episodes(config: ImportConfig, tally: Tally) -> None:
@@ -167,13 +171,16 @@ def _require_episodes(config: ImportConfig, tally: Tally) -> None:
         )
 
 
-def _of_tasks(trajectories: Path, places: dict[str, "array[int]"]) -> Iterator[StoredEpisodes]:
+def _of_tasks(trajectories: Path, places: sqlite3.Connection) -> Iterator[StoredEpisodes]:
     """The rows of each task, in the order of their first episodes."""
+    ordered = places.execute(
+        "SELECT MIN(start) OVER (PARTITION BY task) AS first, start FROM rows ORDER BY first, start"
+    )
     with trajectories.open("rb") as file:
-        for offsets in places.values():
+        for _, of_task in groupby(ordered, key=itemgetter(0)):
             lines = []
-            for offset in offsets:
-                file.seek(offset)
+            for _, start in of_task:
+                file.seek(start)
                 lines.append(file.readline())
             yield StoredEpisodes(lines)
 

@@ -91,6 +91,22 @@ def test_a_run_keeps_every_sample_and_everyone_agrees(tmp_path: Path) -> None:
     assert all(len(row.samples.wall_s) == 2 for row in run.sessions)
 
 
+def test_lengths_do_not_come_again_if_histories_may_be_shorter(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    lengths: list[int] = []
+
+    def draws(point: Point, **drawn: Any) -> Step:
+        lengths.append(point.history)
+        return draw_step(point, **drawn)
+
+    monkeypatch.setattr("benchmarks.score.run.draw_step", draws)
+    usual: dict[str, Any] = {"points": (POINT,), "peers": (), "sessions": (), "repetitions": 4}
+    score_bench(a_config(tmp_path, fewer=20, **usual))
+    assert len(set(lengths)) > 2
+    assert all(20 <= length <= 40 for length in lengths)
+    with pytest.raises(ValueError, match=r"with fewer = 35 a step may be 5x3x8: a history of 5 tokens"):
+        a_config(tmp_path, fewer=35, **usual)
+
+
 @pytest.mark.parametrize("name", LOCAL)
 @pytest.mark.parametrize("point", [POINT, Point(20, 1, 4), Point(120, 6, 16), Point(60, 3, 16, 9)], ids=str)
 def test_every_baseline_computes_the_reference(tiny: LoadedQNet, name: Any, point: Point) -> None:
