@@ -39,6 +39,7 @@ def plan(
     gpu: Annotated[str, typer.Option(help=f"{', '.join(GPUS)}, or gigabytes.")] = "h200",
     history: Annotated[int, typer.Option(min=1, help="Tokens of a history.")] = 8192,
     sessions: Annotated[int, typer.Option(min=1, help="Histories kept at once.")] = 64,
+    candidates: Annotated[int, typer.Option(min=1, help="Of a step; a hybrid keeps a state behind each.")] = 5,
     tokens_per_forward: Annotated[int, typer.Option(min=1, help="Longest packed row of a forward pass.")] = 2048,
 ) -> None:
     """Plan a GPU's memory: weights, cache per token, sessions that fit, and a training step.
@@ -53,7 +54,9 @@ def plan(
 
         available = int(_gigabytes(gpu) * 1e9 * USED)
         config = read_text_config(model)
-        memory = scoring_memory(config, history=history, tokens_per_forward=tokens_per_forward, dtype=torch.bfloat16)
+        memory = scoring_memory(
+            config, history=history, tokens_per_forward=tokens_per_forward, dtype=torch.bfloat16, candidates=candidates
+        )
         typer.echo(f"{model} on {gpu}: {available / 2**30:.1f} GiB are planned ({USED:.0%})\n")
         for line in (*_scoring(memory, available, history, sessions), "", *_training(config, memory, available)):
             typer.echo(line)
@@ -68,14 +71,18 @@ def _gigabytes(gpu: str) -> float:
 
 def _scoring(memory: "ScoringMemory", available: int, history: int, sessions: int) -> list[str]:
     lines = ["Scoring in bfloat16", f"  weights            {_gib(memory.weights)}   {memory.parameters:,} parameters"]
-    if not memory.token:
-        return [*lines, "  a layer keeps a state beside keys and values, whose memory is not planned"]
+    if not memory.session:
+        return [*lines, "  its layers do not run without weights, so no more is planned"]
     most = memory.sessions(available)
     fit = "fit" if most >= sessions else "do not fit"
     return [
         *lines,
         f"  a forward pass     {_gib(memory.forward)}",
         f"  cache per token    {memory.token / 2**10:8.1f} KiB",
+        *(
+            [f"  a state            {memory.state / 2**20:8.2f} MiB   behind a history and each candidate"]
+            * bool(memory.state)
+        ),
         f"  a history          {_gib(memory.session)}   of {history:,} tokens",
         f"  {sessions:,} sessions".ljust(20) + f" {_gib(sessions * memory.session)}   {fit}; {most:,} is the most",
         f"  QGUIDE_CACHE_BYTES={sessions * memory.session}",
@@ -87,7 +94,7 @@ def _training(config: "PretrainedConfig", memory: "ScoringMemory", available: in
 
     title = "Training a QNet in bfloat16, with gradient checkpointing"
     experts = getattr(config, "num_experts", None) or getattr(config, "num_local_experts", None)
-    if not memory.token or experts:
+    if not memory.session or memory.state or experts:
         return [title, "  not planned for this architecture"]
     lines = [title]
     for name, rank in ((f"adapters of rank {_RANK}", _RANK), ("all weights", None)):

@@ -19,6 +19,7 @@ from transformers import AutoModel, PretrainedConfig, PreTrainedModel
 
 from qguide.qnet.engine.attention import PACKED_ATTENTION, AttentionMetadata, PackedSegment, joined, register
 from qguide.qnet.engine.kv_buffer import KVBuffer
+from qguide.qnet.engine.recurrent_states import State, attention_layers, cache_of, name_of_cache
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,9 +29,10 @@ class ScoringMemory:
     Attributes:
         parameters: number of the trunk's parameters.
         weights: bytes of the trunk's weights.
-        token: keys and values of one token; 0 where a layer has a memory beside attention's.
-        session: keys and values of one history, with the room that a buffer keeps.
+        token: keys and values of one token.
+        session: keys and values of one history, with the room that a buffer keeps, and a hybrid's states.
         forward: most that one forward pass takes beside weights, keys and values; 0 if unknown.
+        state: what layers of a hybrid keep behind one sequence, however long.
     """
 
     parameters: int
@@ -38,6 +40,7 @@ class ScoringMemory:
     token: int
     session: int
     forward: int
+    state: int = 0
 
     def sessions(self, available: int) -> int:
         """Number of histories that fit beside the weights and a forward pass."""
@@ -45,30 +48,39 @@ class ScoringMemory:
 
 
 def scoring_memory(
-    config: PretrainedConfig, *, history: int, tokens_per_forward: int, dtype: torch.dtype
+    config: PretrainedConfig, *, history: int, tokens_per_forward: int, dtype: torch.dtype, candidates: int = 0
 ) -> ScoringMemory:
     """Measure scoring.
 
     Args:
         history: tokens of a history.
         tokens_per_forward: longest packed row of a forward pass, at the end of a history.
+        candidates: of a step, whose states a hybrid keeps until the next.
     """
     register()
     with torch.device("meta"):
         trunk: PreTrainedModel = AutoModel.from_config(config, dtype=dtype).eval()
     parameters = sum(weight.numel() for weight in trunk.parameters())
     weights = sum(weight.nbytes for weight in (*trunk.parameters(), *trunk.buffers()))
-    buffer, one = KVBuffer(), KVBuffer()
+    buffer, one, attention = KVBuffer(), KVBuffer(), trunk.config._attn_implementation
     fresh = min(history, tokens_per_forward)
     try:
         trunk.set_attn_implementation(PACKED_ATTENTION)
         forward = _forward(trunk, buffer, history - fresh, fresh)
         _forward(trunk, one, 0, 1)
+        packed = len(buffer.keys) == config.num_hidden_layers and not trunk._is_stateful
     except Exception:  # a foreign architecture can fail in any way
-        return ScoringMemory(parameters, weights, 0, 0, 0)
+        packed = False
     # Some layers have attention and a state side by side, which the buffers do not show.
-    if len(buffer.keys) != config.num_hidden_layers or trunk._is_stateful:
-        return ScoringMemory(parameters, weights, 0, 0, 0)
+    if not packed:
+        try:
+            trunk.set_attn_implementation(attention)
+            state, forward = _behind(trunk, history - fresh, fresh)
+        except Exception:
+            return ScoringMemory(parameters, weights, 0, 0, 0)
+        attended = state.copied_bytes - state.nbytes
+        session = attended + (1 + candidates) * state.nbytes
+        return ScoringMemory(parameters, weights, attended // history, session, forward, state.nbytes)
     token = sum(tensor[:, :1].nbytes for tensor in (*one.keys, *one.values))
     return ScoringMemory(parameters, weights, token, buffer.nbytes, forward - buffer.nbytes)
 
@@ -120,6 +132,19 @@ def _forward(trunk: PreTrainedModel, buffer: KVBuffer, known: int, fresh: int) -
             metadata=AttentionMetadata([segment]),
         )
     return peak.most
+
+
+@torch.inference_mode()
+def _behind(trunk: PreTrainedModel, known: int, fresh: int) -> tuple[State, int]:
+    """State that a hybrid's pass over so many tokens behind known ones leaves, and the most bytes in use at once."""
+    token_ids = torch.zeros((1, fresh), dtype=torch.long, device="meta")
+    cache = cache_of(trunk(input_ids=token_ids[:, :2], use_cache=True))
+    for layer in attention_layers(cache):
+        layer.keys, layer.values = (t.new_empty((*t.shape[:2], known, t.shape[3])) for t in (layer.keys, layer.values))
+    peak = _Peak(trunk)
+    with peak:
+        output = trunk(input_ids=token_ids, use_cache=True, **{name_of_cache(trunk): cache})
+    return State.of(cache_of(output), torch.empty(0, device="meta"), known + fresh, None), peak.most
 
 
 class _Peak(TorchDispatchMode):

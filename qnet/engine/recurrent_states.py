@@ -101,7 +101,7 @@ class State:
         Args:
             branches: that were read in the same row; their keys and values are added here.
         """
-        layers = _attention_layers(cache)
+        layers = attention_layers(cache)
         if branches is not None:
             branches.attended.extend((one.keys, one.values) for one in layers)
         # Those of a row's branches lie behind the history's.
@@ -153,7 +153,7 @@ class State:
         """A cache of transformers in so many equal rows, for one forward pass."""
         # Not `deepcopy` and `reorder_cache`, which take longer than a layer of a small model.
         cache = _in_rows(self._own, rows)
-        for layer, both in zip(_attention_layers(cache), self._attended.tensors, strict=True):
+        for layer, both in zip(attention_layers(cache), self._attended.tensors, strict=True):
             # Views: a forward pass appends to these by making new tensors.
             layer.keys, layer.values = (t[..., : self.length, :].expand(rows, -1, -1, -1) for t in both)
         return cache
@@ -244,7 +244,7 @@ class StateCache:
             state._attended.counted = 0
 
 
-def _attention_layers(cache: Any) -> list[Any]:
+def attention_layers(cache: Any) -> list[Any]:
     """The layers whose keys and values grow with every token."""
     grow = [one for one in cache.layers if isinstance(one, DynamicLayer) and not one.is_sliding]
     return [layer for layer in grow if layer.is_initialized]

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from transformers import PretrainedConfig, Qwen3Config, Qwen3MoeConfig
+from transformers import PretrainedConfig, Qwen3_5TextConfig, Qwen3Config, Qwen3MoeConfig
 from typer.testing import CliRunner, Result
 
 from qguide.cli import app
@@ -47,6 +47,21 @@ def test_a_mixture_of_experts_is_not_planned_for_training(tmp_path: Path) -> Non
     config = Qwen3MoeConfig(num_hidden_layers=2, vocab_size=300)
     done = planned(tmp_path, config=config)
     assert done.exit_code == 0, done.output
+    assert "not planned for this architecture" in done.stdout
+
+
+def test_a_hybrid_keeps_a_state_beside_keys_and_values(tmp_path: Path) -> None:
+    heads, size, linear = 16, 128, 3
+    config = Qwen3_5TextConfig(num_hidden_layers=4, vocab_size=300, linear_num_value_heads=heads)
+    assert [*(config.layer_types or ())].count("linear_attention") == linear
+    done = planned(tmp_path, "--candidates", "3", "--sessions", "10", config=config)
+    assert done.exit_code == 0, done.output
+    [state] = map(float, re.findall(r"a state +([\d.]+) MiB", done.stdout))
+    recurrent = linear * heads * size * size * 4 / 2**20
+    assert recurrent < state < 1.1 * recurrent  # and windows of convolutions
+    [kept] = map(int, re.findall(r"QGUIDE_CACHE_BYTES=(\d+)", done.stdout))
+    attended = 8192 * 2 * config.num_key_value_heads * config.head_dim * 2
+    assert kept / 10 == pytest.approx(attended + (1 + 3) * state * 2**20, rel=0.01)
     assert "not planned for this architecture" in done.stdout
 
 

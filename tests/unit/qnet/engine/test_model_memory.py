@@ -6,9 +6,10 @@ from transformers import AutoModel, LlamaConfig
 
 from qguide.qnet.engine.model_memory import ScoringMemory, scoring_memory
 from qguide.qnet.engine.windows import window_of
+from qguide.qnet.scoring.full_sequences import FullSequenceScorer
 from qguide.qnet.scoring.value_head import SharedPrefixScorer
 from qguide.qnet.types import Message, ScoreRequest
-from tests.support.architectures import tiny_config
+from tests.support.architectures import steps, tiny_config, tiny_pair
 from tests.support.tiny_models import ARCHITECTURES, config_of, q_model
 
 WIDE = LlamaConfig(
@@ -58,9 +59,29 @@ def test_sessions_fit_beside_the_weights_and_a_forward_pass() -> None:
     assert (memory.sessions(needed), memory.sessions(needed - 1), memory.sessions(0)) == (3, 2, 0)
 
 
-@pytest.mark.parametrize("model_type", ["falcon_h1", "lfm2"])
-def test_of_a_hybrid_nothing_is_kept(model_type: str) -> None:
+@pytest.mark.parametrize("model_type", ["falcon_h1", "lfm2", "mamba2", "qwen3_5_text"])
+def test_a_hybrid_keeps_a_state_behind_a_history_and_each_candidate(model_type: str) -> None:
     config = tiny_config(model_type)
+    loaded, _ = tiny_pair(config)
+    scorer = FullSequenceScorer(loaded, tokens_per_forward=2048, cache_bytes=10**8)
+    [request, *_] = steps()
+    prepared = scorer.prepare(request)
+    scorer.score([request])
+    memory = scoring_memory(
+        config,
+        history=len(prepared.history),
+        tokens_per_forward=2048,
+        dtype=torch.float32,
+        candidates=len(prepared.candidates),
+    )
+    of_candidates = memory.token * sum(map(len, prepared.candidates))
+    assert memory.session + of_candidates + config.hidden_size * 4 == scorer.cache.nbytes
+    assert 0 < memory.state < memory.forward
+
+
+def test_what_runs_only_with_weights_is_not_planned() -> None:
+    config = tiny_config("qwen3_next")  # experts take bfloat16 alone without weights
     memory = scoring_memory(config, history=32, tokens_per_forward=32, dtype=torch.float32)
     assert (memory.token, memory.session, memory.forward) == (0, 0, 0)
     assert memory.parameters == AutoModel.from_config(config).num_parameters()
+    assert scoring_memory(config, history=32, tokens_per_forward=32, dtype=torch.bfloat16).state
