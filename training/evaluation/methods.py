@@ -18,9 +18,18 @@ from qguide.qnet.decision.decision import Guidance
 from qguide.qnet.decision.early_stop import UntilDecided
 from qguide.qnet.decision.selection import DEFAULT_TAU, PriorBy
 from qguide.qnet.errors import ConfigError
+from qguide.qnet.models.manifest import PriorSection
 from qguide.qnet.types import Candidate, History, Message, SampleRequest, Sampling
 from qguide.training.evaluation.records import MethodName
-from qguide.training.rollouts.episode import Agent, AgentStep, derived_seed, first_reply, guided_agent, seeded
+from qguide.training.rollouts.episode import (
+    Agent,
+    AgentStep,
+    derived_seed,
+    first_reply,
+    guided_agent,
+    seeded,
+    with_prior,
+)
 from qguide.training.rollouts.rollout import ModelRequest
 from qguide.training.trajectory import reply_key
 
@@ -157,7 +166,15 @@ def _logprob(candidate: Candidate) -> float:
     return candidate.logprob
 
 
-def q_guided(play: Play, seed: int, task_id: str, *, trajectory: int = 0, explored: float = 0.0) -> Agent:
+def q_guided(
+    play: Play,
+    seed: int,
+    task_id: str,
+    *,
+    trajectory: int = 0,
+    explored: float = 0.0,
+    prior: PriorSection | None = None,
+) -> Agent:
     """The distinct candidate of highest Q (QLASS, algorithm 4).
 
     The server's own code makes the decision (`qguide.qnet.decision.decide`); a step whose
@@ -166,13 +183,15 @@ def q_guided(play: Play, seed: int, task_id: str, *, trajectory: int = 0, explor
     Args:
         trajectory: number of the trajectory of q-guided-n; 0 is the only one of q-guided.
         explored: share of the steps that take a random one of their candidates.
+        prior: weighed against Q, as a server does with a Q model that has one.
     """
     parts = ("q-guided-n", trajectory) if trajectory else ()
     sampling_at = seeded(play.drawing, seed, task_id, *parts)
 
     def guidance(step: int) -> Guidance:
         luck = derived_seed("explored", seed, task_id, step)
-        return Guidance(play.candidates, sampling_at(step), explore=luck if Random(luck).random() < explored else None)
+        explore = luck if Random(luck).random() < explored else None
+        return with_prior(Guidance(play.candidates, sampling_at(step), explore=explore), prior)
 
     return guided_agent(guidance)
 

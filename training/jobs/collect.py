@@ -25,6 +25,7 @@ from typing import Any, Literal, Self
 
 from pydantic import Field, model_validator
 
+from qguide.qnet.decision.selection import SelectionName
 from qguide.qnet.records import TreeRow
 from qguide.qnet.types import Candidate, History, SampleRequest, Sampling
 from qguide.training.algorithms.tree import EXPERT
@@ -35,7 +36,7 @@ from qguide.training.evaluation.methods import Play, q_guided
 from qguide.training.rollouts.episode import Agent, AgentStep, Episode, derived_seed, first_reply, seeded
 from qguide.training.rollouts.harness import PlayableTask, Rollouts
 from qguide.training.rollouts.method import Method, MethodConfig, Models, Played, play_job
-from qguide.training.rollouts.models import expert_builder
+from qguide.training.rollouts.models import expert_builder, prior_in_use
 from qguide.training.rollouts.rollout import EnvironmentCall, ModelRequest, RolloutTask
 from qguide.training.trajectory import text_reply
 
@@ -57,6 +58,10 @@ class CollectConfig(MethodConfig):
         qnet: "embedded" or the folder of a Q model that guides the policy's own episodes; "" for
             none.
         candidates: M, the number of candidates per step of a guided episode.
+        selection: "argmax" of Q, or "posterior", Q / tau + log prior; None plays as a server would: the
+            posterior that was fitted with the Q model, or the argmax for one without.
+        tau: temperature of Q in the posterior; None is the fitted one, or 0.05.
+        greedy_candidate: draw the first candidate of a guided step greedily.
         explored: share of the guided steps that take a random candidate, so that episodes to learn
             from hold more than the Q model's own choices.
         attempts: maximum number of the policy's own episodes per task.
@@ -77,6 +82,9 @@ class CollectConfig(MethodConfig):
     policy_share: float = Field(default=0.5, gt=0, le=1)
     qnet: str = ""
     candidates: int = Field(default=3, ge=1)
+    selection: SelectionName | None = None
+    tau: float | None = Field(default=None, ge=0)
+    greedy_candidate: bool = False
     explored: float = Field(default=0.0, ge=0, le=1)
     attempts: int = Field(default=1, ge=1)
     keep: int = Field(default=1, ge=1)
@@ -130,6 +138,8 @@ class CollectConfig(MethodConfig):
             )
         if self.explored and not self.qnet:
             raise ValueError(f"explored is {self.explored}, but no Q model chooses; name a qnet, or set it to 0")
+        if self.tau is not None and self.selection == "argmax":
+            raise ValueError(f"tau is {self.tau}, and selection 'argmax' has none; leave out one of the two")
         return self
 
 
@@ -150,6 +160,7 @@ class Collect(Method[CollectConfig]):
                 self._build_expert = expert_builder(config.environment)
             case "gold":
                 self._gold = run.suite.require_gold()
+        self._prior = prior_in_use(config.qnet, config.selection, config.tau) if config.qnet else None
         self._skipped = JsonlWriter(run.folder.path / SKIPPED)
 
     @property
@@ -201,9 +212,8 @@ class Collect(Method[CollectConfig]):
         seed = derived_seed(config.seed, task.id) + attempt
         sampling = Sampling(config.temperature, config.max_tokens)
         if config.qnet:  # the seed of `evaluate`, which plays the same episode
-            play = Play(candidates=config.candidates, sampling=sampling)
-            seed = config.seed + attempt
-            return q_guided(play, seed, task.id, explored=config.explored)
+            play = Play(config.candidates, sampling, config.greedy_candidate)
+            return q_guided(play, config.seed + attempt, task.id, explored=config.explored, prior=self._prior)
         if self._build_expert is None:
             return first_reply(seeded(sampling, seed))
         expert = self._build_expert()

@@ -13,8 +13,9 @@ from functools import partial
 from pathlib import Path
 from typing import Literal, Self
 
-from pydantic import model_validator
+from pydantic import Field, model_validator
 
+from qguide.qnet.decision.selection import SelectionName
 from qguide.qnet.errors import ConfigError
 from qguide.qnet.records import TaskRow, TreeRow
 from qguide.training.algorithms.labelling import sibling_groups
@@ -25,7 +26,7 @@ from qguide.training.exploration.mcts import Mcts, SearchedTree, search_task
 from qguide.training.exploration.tree_expansion import Exploration, ExploredTree, explore_task
 from qguide.training.rollouts.harness import PlayableTask, Rollouts
 from qguide.training.rollouts.method import Method, MethodConfig, Models, Played, play_job
-from qguide.training.rollouts.models import EMBEDDED
+from qguide.training.rollouts.models import EMBEDDED, prior_in_use
 from qguide.training.rollouts.policies import guide_actions
 from qguide.training.rollouts.rollout import RolloutTask
 
@@ -39,6 +40,9 @@ class ExploreConfig(MethodConfig):
             mistakes and recovers from them.
         guide: "embedded" or the folder of a Q model (QNet or implicit Q) that chooses the policy's
             steps among `exploration.candidates`, for a second, on-policy round; "" for none.
+        selection: of the guide: "argmax" of Q, or "posterior", Q / tau + log prior; None plays as a server
+            would: the posterior that was fitted with the guide, or the argmax for one without.
+        tau: temperature of Q in the posterior; None is the fitted one, or 0.05.
         rollouts: policy that plays on after a branch, named as `policy` is; "" for `policy` itself.
         expert: run folders of `collect`; a task's best trajectory is merged into its tree.
         strategy: "expand" is QLASS's; "mcts" is StepQ's Monte Carlo tree search, whose rows also
@@ -52,6 +56,8 @@ class ExploreConfig(MethodConfig):
 
     policy: str = EMBEDDED
     guide: str = ""
+    selection: SelectionName | None = None
+    tau: float | None = Field(default=None, ge=0)
     rollouts: str = ""
     expert: tuple[Path, ...] = ()
     strategy: Literal["expand", "mcts"] = "expand"
@@ -80,6 +86,8 @@ class ExploreConfig(MethodConfig):
                 f"guide is {self.guide!r} and exploration.candidates 1; a guide needs a choice, so "
                 "set candidates to 2 or more"
             )
+        if self.tau is not None and self.selection == "argmax":
+            raise ValueError(f"tau is {self.tau}, and selection 'argmax' has none; leave out one of the two")
         return self
 
 
@@ -115,13 +123,14 @@ class Explore(Method[ExploreConfig]):
         branches = run.branch() != "none"
         super().__init__(config if branches else whole_episodes(config), run, models)
         self._expert = best_trajectories(config.expert)
+        self._prior = prior_in_use(config.guide, config.selection, config.tau) if config.guide else None
 
     def play(self, playable: PlayableTask) -> RolloutTask[Played]:
         """Grow the tree of one task."""
         config = self.config
         growing = self._grow(playable)
         if config.guide:
-            growing = guide_actions(growing, num_candidates=config.exploration.candidates)
+            growing = guide_actions(growing, num_candidates=config.exploration.candidates, prior=self._prior)
         explored = yield from growing
         searches = config.strategy == "mcts"
         depth = config.mcts.max_steps if searches else config.exploration.depth

@@ -13,6 +13,7 @@ from typing import Any
 from qguide.qnet.decision.decide import decide
 from qguide.qnet.decision.decision import Decision, Guidance
 from qguide.qnet.errors import HistoryTooLongError
+from qguide.qnet.models.manifest import PriorSection
 from qguide.qnet.types import Candidate, DrawRole, History, Message, SampleRequest, Sampling
 from qguide.training.environment import Environment, StepResult, take
 from qguide.training.rollouts.rollout import EnvironmentCall, ModelRequest, RolloutTask
@@ -193,6 +194,13 @@ def guided_agent(guidance_at: Callable[[int], Guidance]) -> Agent:
         )
 
     return choose
+
+
+def with_prior(guidance: Guidance, prior: PriorSection | None) -> Guidance:
+    """The guidance of a server whose Q model has this prior; without one, by the argmax of Q."""
+    if prior is None:
+        return guidance
+    return replace(guidance, selection="posterior", tau=prior.tau, prior=prior.by, greedy_weight=prior.greedy_weight)
 
 
 def derived_seed(*parts: object) -> int:

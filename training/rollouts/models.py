@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Final, Literal
 
 from pydantic import Field
 
+from qguide.qnet.decision.selection import DEFAULT_TAU, SelectionName
 from qguide.qnet.errors import ConfigError
 from qguide.qnet.models.feature_q import FeatureScorer, load_feature_q
 from qguide.qnet.models.manifest import Manifest, PriorSection, is_feature_q, read_manifest
@@ -236,6 +237,19 @@ def fitted_prior_of(name: str) -> PriorSection | None:
     """The prior that was fitted with the Q model of that name; None without one."""
     manifest = _manifest_of(name)
     return manifest.prior if manifest else None
+
+
+def prior_in_use(name: str, selection: SelectionName | None, tau: float | None) -> PriorSection | None:
+    """The prior beside the Q model of that name; None for the argmax of Q.
+
+    Args:
+        selection: None is what a server does: the posterior that was fitted with the model, if one was.
+        tau: in place of the fitted one.
+    """
+    fitted = fitted_prior_of(name) if name and selection != "argmax" else None
+    if selection == "posterior" or tau is not None:
+        fitted = fitted or PriorSection(tau=DEFAULT_TAU)
+    return fitted.model_copy(update={"tau": tau}) if fitted and tau is not None else fitted
 
 
 def licence_warning(name: str) -> str:

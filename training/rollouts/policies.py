@@ -11,9 +11,10 @@ from qguide.qnet.decision.decide import decide
 from qguide.qnet.decision.decision import Decision, Guidance
 from qguide.qnet.errors import ConfigError, EnvironmentFailureError
 from qguide.qnet.features.words import listed_choices
+from qguide.qnet.models.manifest import PriorSection
 from qguide.qnet.types import BatchPolicy, Candidate, History, Message, SampleRequest, ToolCall
 from qguide.training.environments.registry import SelectedSuite
-from qguide.training.rollouts.episode import derived_seed
+from qguide.training.rollouts.episode import derived_seed, with_prior
 from qguide.training.rollouts.hosted import HostedPolicy
 from qguide.training.rollouts.rollout import RolloutRequest, RolloutTask, answered_by
 from qguide.training.trajectory import Action, text_reply
@@ -70,20 +71,21 @@ def with_rollouts(branching: BatchPolicy | HostedPolicy, rollouts: BatchPolicy |
     return PolicyWithRollouts(branching, rollouts)
 
 
-def guide_actions(task: RolloutTask[T], *, num_candidates: int) -> RolloutTask[T]:
-    """The same task with guided actions: each is the argmax of Q over candidates of the policy.
+def guide_actions(task: RolloutTask[T], *, num_candidates: int, prior: PriorSection | None = None) -> RolloutTask[T]:
+    """The same task with guided actions: each is chosen by Q among candidates of the policy.
 
     With it, the paths of a tree lead through states that the guided agent reaches, and the branches
     are the candidates between which the agent must choose there.
 
     Args:
         task: a rollout task whose draws for the role "act" are of one candidate.
+        prior: weighed against Q; None is the argmax of Q.
     """
 
     def guided(request: RolloutRequest) -> Generator[RolloutRequest, Any, Any]:
         if not (isinstance(request, SampleRequest) and request.role == "act"):
             return (yield request)
-        guidance = Guidance(num_candidates, request.sampling)
+        guidance = with_prior(Guidance(num_candidates, request.sampling), prior)
         return [_best((yield from decide(request.history, guidance)))]
 
     return answered_by(task, guided)

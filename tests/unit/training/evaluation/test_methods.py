@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from qguide.qnet.errors import ConfigError, ScorerUnavailableError
+from qguide.qnet.models.manifest import PriorSection
 from qguide.qnet.types import Candidate, Message, Role, SampleRequest, Sampling, ScoreRequest, ScoreResult
 from qguide.training.evaluation.methods import (
     Play,
@@ -196,3 +197,4 @@ def test_the_posterior_weighs_votes_among_the_candidates_of_q_guided() -> None:
     assert (guided.reply, weighed.reply) == ("b", "a")
     assert asked[0] == same[0]
     assert ask(q_posterior(replace(PLAY, tau=0.0), 0, "t"), candidates, scores)[0].reply == "b"
+    assert ask(q_guided(PLAY, 0, "t", prior=PriorSection(tau=0.1)), candidates, scores)[0] == weighed

@@ -5,8 +5,9 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
+from qguide.qnet.decision.selection import DEFAULT_TAU
 from qguide.qnet.errors import ConfigError
-from qguide.qnet.models.manifest import Licence, Manifest, sha256_of
+from qguide.qnet.models.manifest import Licence, Manifest, PriorSection, sha256_of, write_manifest
 from qguide.qnet.scoring.implicit_q import SharedPrefixImplicitScorer
 from qguide.qnet.scoring.value_head import SharedPrefixScorer
 from qguide.qnet.types import Message, Scorer, ScoreRequest
@@ -17,7 +18,7 @@ from qguide.training.jobs.choice_regret import ChoiceRegretConfig, run_choice_re
 from qguide.training.jobs.evaluate import EvaluateConfig, run_evaluate
 from qguide.training.jobs.explore import ExploreConfig, run_explore
 from qguide.training.jobs.groups import Continuation, GroupsConfig, run_groups
-from qguide.training.rollouts.models import Inference, build_scorer, licence_warning, sha256_of_q_model
+from qguide.training.rollouts.models import Inference, build_scorer, licence_warning, prior_in_use, sha256_of_q_model
 from tests.support.tiny_models import save_implicit_q, save_policy, save_qnet
 
 QUIET = Console(quiet=True)
@@ -120,3 +121,16 @@ def test_a_licensed_q_model_and_a_judge_are_not_warned_of(tmp_path: Path) -> Non
 
     assert licence_warning(granted) == ""
     assert licence_warning("votes") == ""
+
+
+def test_a_job_selects_as_a_server_would_unless_it_is_told(tmp_path: Path) -> None:
+    fitted = PriorSection(tau=0.3, greedy_weight=1.0)
+    for name, prior in (("fitted", fitted), ("plain", None)):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "config.json").write_text("{}")
+        write_manifest(tmp_path / name, Manifest(name=name, kind="features", prior=prior), packages=())
+    known, plain = str(tmp_path / "fitted"), str(tmp_path / "plain")
+    assert prior_in_use(known, None, None) == fitted
+    assert prior_in_use(known, "argmax", None) is prior_in_use(plain, None, None) is None
+    assert prior_in_use(known, "posterior", 0.1) == PriorSection(tau=0.1, greedy_weight=1.0)
+    assert prior_in_use(plain, "posterior", None) == PriorSection(tau=DEFAULT_TAU)

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from qguide.qnet.errors import ConfigError, HistoryTooLongError
+from qguide.qnet.models.manifest import PriorSection
 from qguide.qnet.records import TreeRow
 from qguide.qnet.types import (
     Candidate,
@@ -88,6 +89,21 @@ def test_the_agents_own_reply_is_the_guided_one_and_costs_what_all_cost() -> Non
     assert said(answers) == [["a2"], ["b0", "b1", "b2"], ["c0"], ["d2"]]
     assert [candidates[0].completion_tokens for candidates in answers] == [4, 1, 1, 4]
     assert policy.asked == [4, 3, 1, 4]
+
+
+class Repeats(Counter):
+    """Says "1" thrice and "2" once."""
+
+    def sample_batch(self, requests: Sequence[SampleRequest]) -> list[list[Candidate]]:
+        return [[Candidate(Message("assistant", text), 1) for text in "1112"[: r.n]] for r in requests]
+
+
+def test_a_guide_with_a_prior_weighs_the_votes() -> None:
+    def reply(prior: PriorSection | None) -> str:
+        task = guide_actions(asking(ask("a", 1, "act")), num_candidates=4, prior=prior)
+        return said(run_together([task], policy=Repeats(), scorer=LikesTwo())[0])[0][0]
+
+    assert (reply(None), reply(PriorSection(tau=0.1)), reply(PriorSection(tau=10))) == ("2", "2", "1")
 
 
 def test_a_failed_draw_is_the_guided_tasks_to_handle() -> None:
