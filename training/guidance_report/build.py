@@ -188,7 +188,8 @@ def _sentence(found: Comparison) -> str:
     if found.finding == "helps":
         return f"use it: {found.sentence}"
     if found.finding == "harms":
-        return f"do without it: {found.sentence}; train on these episodes"
+        trial = found.episodes + (found.more_episodes or 0)  # of what is learned, which has no episodes yet
+        return f"do without it: {found.sentence}; train on these episodes, then record {trial:,} more to judge again"
     more = f"record {found.more_episodes:,} more episodes" if found.more_episodes else ""
     wanted = more or ("record more" if found.finding == "too_few" else "")
     return f"not shown to help{f'; {wanted}' if wanted else ''}: {found.sentence}"

@@ -61,6 +61,8 @@ def test_the_interval_decides_what_is_said(
     assert comparison.difference == pytest.approx(guided - plain)
     assert words in report.sentences[0]
     assert "200 episodes" in report.sentences[0]
+    trial = f"train on these episodes, then record {200 + (comparison.more_episodes or 0):,} more to judge again"
+    assert (trial in report.model_dump_json()) == (finding == "harms")
 
 
 def test_what_is_missing_for_five_points_is_reckoned(tmp_path: Path) -> None:
