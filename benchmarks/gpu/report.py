@@ -1,6 +1,7 @@
 """Table of a GPU check."""
 
-from typing import Any
+from collections.abc import Iterator
+from typing import Any, Final
 
 from rich.console import Console
 from rich.table import Table
@@ -8,22 +9,38 @@ from rich.table import Table
 from benchmarks.gpu.config import GpuRun, PartRow
 
 _GIB = 1024**3
+WARM_STEP_MS: Final = 10.0
+"""Goal on an H200 for a step of 7 B at the shorter history, at most."""
+SHARE_OF_ARITHMETIC: Final = 0.4
+"""Goal for a training step, at least."""
 
 
 def print_gpu(run: GpuRun, console: Console) -> None:
-    """Print each part's outcome, and why one did not pass."""
+    """Print each part's outcome beside its goals, and why one did not pass."""
     machine = run.machine
     title = f"{machine.accelerator or machine.cpu}, torch {machine.torch}, {run.wall_s:.0f} s"
     table = Table(title=title)
-    for name in ("part", "", "s", "figures"):
+    for name in ("part", "", "s", "figures", "goals"):
         table.add_column(name, justify="right" if name == "s" else "left")
     for part in run.parts:
-        table.add_row(part.name, part.status, f"{part.wall_s:.0f}", _shown(part))
+        table.add_row(part.name, part.status, f"{part.wall_s:.0f}", _shown(part), "" if run.small else goals(part))
     console.print(table)
     for part in run.parts:
         if part.reason:
             console.print(f"{part.name}: {part.status}", style="red")
             console.print(part.reason, markup=False, highlight=False)
+
+
+def goals(part: PartRow) -> str:
+    """Goals of a part, and if its figures met them; a part passes without."""
+    return "; ".join(f"{goal}: {'met' if met else 'missed'}" for goal, met in _goals(part.figures))
+
+
+def _goals(figures: dict[str, Any]) -> Iterator[tuple[str, bool]]:
+    if "share_of_arithmetic" in figures:
+        yield f"{SHARE_OF_ARITHMETIC:.0%} of the arithmetic", figures["share_of_arithmetic"] >= SHARE_OF_ARITHMETIC
+    for point, row in [*figures.get("warm_steps", {}).items()][:1]:
+        yield f"{point} in {WARM_STEP_MS:.0f} ms", row["wall_ms"] <= WARM_STEP_MS
 
 
 def _shown(part: PartRow) -> str:

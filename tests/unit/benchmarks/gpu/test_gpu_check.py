@@ -13,7 +13,7 @@ from rich.console import Console
 
 from benchmarks.gpu.config import GpuCheck, GpuRun, PartRow
 from benchmarks.gpu.parts import CONTRACTS, ROOT, Part, parts_of, read_run_tests, read_tests
-from benchmarks.gpu.report import print_gpu
+from benchmarks.gpu.report import goals, print_gpu
 from benchmarks.gpu.run import run_part
 from benchmarks.gpu.training_step import episode_tree
 from benchmarks.measurement.measure import describe_machine
@@ -117,6 +117,15 @@ def test_a_check_that_leaves_a_part_out_does_not_pass(tmp_path: Path) -> None:
     left_out = run_part(absent, limit_s=600)
     assert (left_out.status, left_out.reason) == ("skipped", "not installed: peft")
     assert not run_of(good, left_out).passed
+
+
+def test_goals_are_met_or_missed_by_the_recorded_figures() -> None:
+    run = GpuRun.model_validate_json((ROOT / "results" / "gpu.json").read_text())
+    of_step, _, _, _, of_limits, _ = run.parts
+    assert goals(of_step) == "40% of the arithmetic: missed"
+    assert goals(of_limits) == "1024x5x48 in 10 ms: missed"
+    faster = of_step.model_copy(update={"figures": of_step.figures | {"share_of_arithmetic": 0.41}})
+    assert goals(faster) == "40% of the arithmetic: met"
 
 
 def test_contract_tests_that_are_all_skipped_fail(tmp_path: Path) -> None:
