@@ -16,7 +16,7 @@ from typing import Any, Final, Literal
 
 from qguide.qnet.errors import ConfigError
 
-Kind = Literal["environments", "formats", "jobs", "labels", "scorers"]
+Kind = Literal["environments", "formats", "jobs", "labels", "methods", "scorers"]
 """Kinds of things that a package may bring, as entry points of the group `qguide.KIND`."""
 LEARN: Final = "learn"
 REMOTE: Final = "remote"

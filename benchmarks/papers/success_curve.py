@@ -13,7 +13,7 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
-from qguide.training.evaluation.records import METHODS, MethodName, MethodSummary, Results
+from qguide.training.evaluation.records import MethodName, MethodSummary, Results, in_order
 from qguide.training.evaluation.report import colour_of
 from qguide.training.evaluation.results import read_results, require_comparable
 
@@ -57,8 +57,7 @@ def _curves(results: Sequence[Results]) -> dict[MethodName, list[Point]]:
             curves[summary.method].append(point)
     return {
         method: sorted(curves[method], key=lambda p: p.summary.completion_tokens_per_episode)
-        for method in METHODS
-        if method in curves
+        for method in in_order(curves)
     }
 
 

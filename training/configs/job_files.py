@@ -80,8 +80,14 @@ def _explained(kind: type[BaseModel], values: Mapping[str, Any], *, place: str) 
     try:
         yield
     except ValidationError as error:
-        problems = "\n".join(f"  {_explain(problem, kind, values)}" for problem in error.errors())
+        problems = "\n".join(f"  {_explain(problem, kind, values)}" for problem in _first_of(error.errors()))
         raise ConfigError(f"{place} is not a valid {kind.__name__}:\n{problems}") from error
+
+
+def _first_of(problems: Sequence[ErrorDetails]) -> Iterator[ErrorDetails]:
+    """The problems without lists that are short only because items of theirs are refused."""
+    refused = {problem["loc"][:-1] for problem in problems}
+    return (problem for problem in problems if problem["type"] != "too_short" or problem["loc"] not in refused)
 
 
 def read_tables(path: Path, *, above: tuple[Path, ...] = ()) -> dict[str, Any]:

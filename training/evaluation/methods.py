@@ -19,8 +19,8 @@ from qguide.qnet.decision.early_stop import UntilDecided
 from qguide.qnet.decision.selection import DEFAULT_TAU, PriorBy
 from qguide.qnet.errors import ConfigError
 from qguide.qnet.models.manifest import PriorSection
+from qguide.qnet.packages import import_named, raised_text
 from qguide.qnet.types import Candidate, History, Message, SampleRequest, Sampling
-from qguide.training.evaluation.records import MethodName
 from qguide.training.rollouts.episode import (
     Agent,
     AgentStep,
@@ -244,7 +244,10 @@ def _choice(candidates: Sequence[Candidate], chosen: Message) -> AgentStep:
     )
 
 
-AGENTS: Final[Mapping[MethodName, Callable[[Play, int, str], Agent]]] = {
+Method = Callable[[Play, int, str], Agent]
+"""The agent of an episode, by (play, seed, task's id)."""
+
+AGENTS: Final[Mapping[str, Method]] = {
     "greedy": greedy,
     "sample": sample,
     "random-of-m": random_of_m,
@@ -255,4 +258,25 @@ AGENTS: Final[Mapping[MethodName, Callable[[Play, int, str], Agent]]] = {
     "q-posterior": q_posterior,
     "adaptive": adaptive,
 }
-"""Methods that play one episode and know nothing of the environment, by (play, seed, task's id)."""
+"""Methods that play one episode and know nothing of the environment."""
+
+
+def method_of(name: str) -> Method:
+    """The method of ours, or the one that an import path names.
+
+    Raises:
+        ConfigError: there is none.
+    """
+    if name in AGENTS:
+        return AGENTS[name]
+    try:
+        found = import_named(name)
+    except Exception as error:
+        raise ConfigError(
+            f"method {name!r} cannot be imported: {raised_text(error)}; it has to be installed, or in "
+            "the current folder"
+        ) from error
+    if not callable(found):
+        raise ConfigError(f"method {name!r} is {found!r}; name a function of (play, seed, task_id) that gives an agent")
+    method: Method = found
+    return method

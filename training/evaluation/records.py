@@ -1,13 +1,15 @@
 """Records of an evaluation: one row per episode, and the results."""
 
-from typing import Literal, get_args
+from collections.abc import Collection
+from typing import Annotated, Literal, get_args
 
-from pydantic import Field, FiniteFloat, NonNegativeInt
+from pydantic import AfterValidator, Field, FiniteFloat, NonNegativeInt
 
+from qguide.qnet.packages import plugins
 from qguide.qnet.records import Row
 from qguide.training.rollouts.usage import Usage
 
-MethodName = Literal[
+OwnMethod = Literal[
     "greedy",
     "sample",
     "random-of-m",
@@ -27,15 +29,30 @@ MethodName = Literal[
     "best-of-n",
     "best-of-n-aug",
 ]
-METHODS: tuple[MethodName, ...] = get_args(MethodName)
-DEFAULT_METHODS: tuple[MethodName, ...] = (
-    "greedy",
-    "sample",
-    "random-of-m",
-    "random-distinct",
-    "q-guided",
-    "best-of-n",
-)
+METHODS: tuple[OwnMethod, ...] = get_args(OwnMethod)
+
+
+def _known(name: str) -> str:
+    """A method of ours, or the import path of another; a name that a package brings becomes its path."""
+    if name in METHODS or ":" in name:
+        return name
+    brought = plugins("methods")
+    if name not in brought:
+        raise ValueError(
+            f"there is no method {name!r}; name one of {', '.join((*METHODS, *brought))}, or package.module:name"
+        )
+    return brought[name]
+
+
+MethodName = Annotated[str, AfterValidator(_known)]
+
+
+def in_order(methods: Collection[str]) -> list[str]:
+    """Ours as they are listed, then the others by name."""
+    return [*(name for name in METHODS if name in methods), *sorted(set(methods).difference(METHODS))]
+
+
+DEFAULT_METHODS: tuple[OwnMethod, ...] = ("greedy", "sample", "random-of-m", "random-distinct", "q-guided", "best-of-n")
 
 PEEKING: frozenset[str] = frozenset({"q-guided-n", "lats", "reflexion", "best-of-n", "best-of-n-aug"})
 """Methods that choose or go on by the true reward, which a server does not know."""

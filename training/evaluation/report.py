@@ -18,8 +18,8 @@ _SAME = 1e-9
 
 
 def colour_of(method: MethodName) -> tuple[float, float, float]:
-    """Colour of a method in plots: hues in order, dark and light in turn."""
-    number = METHODS.index(method)
+    """Colour of a method in plots: hues in order, dark and light in turn; all methods of others share one."""
+    number = METHODS.index(method) if method in METHODS else len(METHODS)
     return hls_to_rgb(number / len(METHODS), 0.35 + 0.2 * (number % 2), 0.7)
 
 

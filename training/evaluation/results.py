@@ -13,7 +13,6 @@ from qguide.training.data.row_files import regular
 from qguide.training.data.runs import read_rows
 from qguide.training.evaluation.records import (
     DETERMINISTIC,
-    METHODS,
     PEEKING,
     Comparison,
     EpisodeRow,
@@ -21,6 +20,7 @@ from qguide.training.evaluation.records import (
     MethodRow,
     MethodSummary,
     Results,
+    in_order,
 )
 from qguide.training.evaluation.statistics import bootstrap_interval, sign_flip_p_value, wilson_interval
 from qguide.training.rollouts.episode import derived_seed
@@ -73,7 +73,7 @@ def latest(rows: Iterable[EpisodeRow]) -> dict[Key, EpisodeRow]:
 
 
 def method_rows(episodes: Mapping[Key, EpisodeRow], seeds: Sequence[int]) -> list[MethodRow]:
-    """One row per method and seed, in the order of `METHODS`."""
+    """One row per method and seed, in the order of `in_order`."""
     rows = []
     for method in _methods_of(episodes):
         for seed in seeds:
@@ -208,8 +208,7 @@ def best_of_n_curve(episodes: Mapping[Key, EpisodeRow]) -> list[tuple[float, flo
 
 
 def _methods_of(episodes: Mapping[Key, EpisodeRow]) -> list[MethodName]:
-    present = {method for method, _, _ in episodes}
-    return [method for method in METHODS if method in present]
+    return in_order({method for method, _, _ in episodes})
 
 
 def _key(method: MethodName, seed: int, task_id: str) -> Key:

@@ -13,17 +13,17 @@ from qguide.qnet.errors import EnvironmentFailureError, QGuideError
 from qguide.training.environment import Environment, EnvironmentBundle
 from qguide.training.evaluation.beam_search import BeamSearch
 from qguide.training.evaluation.lats import TreeSearch
-from qguide.training.evaluation.methods import AGENTS, Play, no_repeat, q_guided
+from qguide.training.evaluation.methods import Play, method_of, no_repeat, q_guided
 from qguide.training.evaluation.paraphrased import under_paraphrase, with_paraphrases
 from qguide.training.evaluation.records import (
     DETERMINISTIC,
     MANY_TRAJECTORIES,
-    METHODS,
     PARAPHRASED,
     EpisodeRow,
     Failure,
     MethodName,
     TrajectoryCost,
+    in_order,
 )
 from qguide.training.evaluation.reflexion import Reflecting, Reflexion
 from qguide.training.evaluation.search import Budget, Searched, Verification, trajectory_seed, verifier_best_of_n
@@ -45,8 +45,8 @@ def plan_trials(methods: Sequence[MethodName], seeds: Sequence[int]) -> list[Tri
 
     q-guided and q-guided-n come before best-of-n and verifier-best-of-n, which get their budget.
     """
-    once = [Trial(m, None) for m in METHODS if m in methods and m in DETERMINISTIC]
-    drawn = [m for m in METHODS if m in methods and m not in DETERMINISTIC]
+    once = [Trial(method, None) for method in in_order(methods) if method in DETERMINISTIC]
+    drawn = [method for method in in_order(methods) if method not in DETERMINISTIC]
     return once + [Trial(method, seed) for seed in seeds for method in drawn]
 
 
@@ -159,7 +159,7 @@ def _agent(shared: TaskTrials, trial: Trial) -> Agent:
         case "q-guided-aug":
             markers = shared.playable.environment.task_markers
             return with_paraphrases(q_guided(play, seed, task_id), shared.paraphrases, markers)
-    return AGENTS[trial.method](play, seed, task_id)
+    return method_of(trial.method)(play, seed, task_id)
 
 
 def _q_guided_n(shared: TaskTrials, seed: int) -> RolloutTask[Searched]:

@@ -25,11 +25,12 @@ from qguide.qnet.decision.selection import DEFAULT_TAU, PriorBy
 from qguide.qnet.errors import EnvironmentFailureError
 from qguide.qnet.types import BatchPolicy, Sampling, Scorer
 from qguide.training.data.row_files import sha256_of_rows
-from qguide.training.evaluation.methods import Play
+from qguide.training.evaluation.methods import Play, method_of
 from qguide.training.evaluation.paraphrased import Paraphrases, read_paraphrases
 from qguide.training.evaluation.records import (
     DEFAULT_METHODS,
     GUIDED,
+    METHODS,
     PARAPHRASED,
     VALUING,
     EpisodeRow,
@@ -87,7 +88,8 @@ class EvaluateConfig(RolloutConfig):
         guided_trajectories: N, the number of trajectories of q-guided-n.
         reflexion: options of reflexion, whose policy has to be a model that follows instructions.
         paraphrases: run folder of `paraphrase`, for q-guided-aug and best-of-n-aug.
-        methods: ways of choosing; each plays all tasks.
+        methods: ways of choosing; each plays all tasks. "package.module:function" is one of your own,
+            which `qnet` answers, too; so is a name that an installed package brings (`qguide.methods`).
         candidates: M, the number of candidates per step; the most for adaptive.
         seeds: of the draws; each plays all tasks once.
         max_tokens: maximum number of tokens of a reply.
@@ -155,7 +157,8 @@ class EvaluateConfig(RolloutConfig):
     def needs_qnet(self, *, verified: bool) -> bool:
         """True if a method uses `qnet`."""
         tries = not VALUING.isdisjoint(self.methods)
-        return not GUIDED.isdisjoint(self.methods) or (tries and not verified)
+        may_ask = not set(self.methods).issubset(METHODS)
+        return may_ask or not GUIDED.isdisjoint(self.methods) or (tries and not verified)
 
     @property
     def most_trajectories(self) -> int:
@@ -198,6 +201,8 @@ def run_evaluate(
     console: Console | None = None,
 ) -> Results:
     """Play the trials that have no episode yet, then write and show the results."""
+    for name in set(config.methods).difference(METHODS):
+        method_of(name)  # refused before anything is played
     guided = scorer is None and config.needs_qnet(verified=bool(config.verifier) or verifier is not None)
     if guided and "q-posterior" in config.methods:
         config = _with_fitted_prior(config)

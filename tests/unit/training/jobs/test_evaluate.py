@@ -1,12 +1,14 @@
 """The whole evaluation on the fake environment, with a policy and a scorer that are rules."""
 
 import json
+import sys
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from random import Random
 
 import pytest
+from pydantic import ValidationError
 from rich.console import Console
 
 from qguide.qnet.errors import ConfigError, EnvironmentFailureError
@@ -17,6 +19,7 @@ from qguide.training.environments.corridor import CorridorConfig, CorridorEnviro
 from qguide.training.evaluation.records import DEFAULT_METHODS, EpisodeRow, MethodName, Results
 from qguide.training.jobs.evaluate import EvaluateConfig, run_evaluate
 from qguide.training.trajectory import parse_action, react_reply
+from tests.support.documents import blocks_of
 
 ACTIONS = ("go left", "go right", "take key", "open door")
 
@@ -88,6 +91,37 @@ def test_baselines_are_played_where_they_are_named(tmp_path: Path) -> None:
     assert results.complete
     invalid = {row.method: row.invalid_action_rate for row in results.rows}
     assert invalid["no-repeat"] < invalid["random-distinct"]
+
+
+def test_a_method_of_ones_own_is_played_beside_ours(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    [written] = [b.text for b in blocks_of("docs/methods/index.md") if "def shortest" in b.text]
+    (tmp_path / "my_methods.py").write_text(written)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(str(tmp_path))
+
+    results = evaluate(tmp_path / "run", methods=("my_methods:shortest", "random-of-m"), seeds=(0,))
+
+    monkeypatch.delitem(sys.modules, "my_methods")
+    assert [row.method for row in results.rows] == ["random-of-m", "my_methods:shortest"]
+    assert results.complete
+    replies = [reply for row in rows_of(tmp_path / "run") if ":" in row.method for reply in row.actions]
+    longest = react_reply("Hm.", "open door")
+    assert replies
+    assert replies.count(longest) < len(replies) / 50, "one of 4^5 where each draw is as long"
+
+
+@pytest.mark.parametrize(
+    ("method", "said"),
+    [
+        ("shortest", "there is no method 'shortest'; name one of greedy, sample"),
+        ("nowhere_at_all:shortest", "cannot be imported: ModuleNotFoundError"),
+        ("json:__name__", "is 'json'; name a function of"),
+    ],
+)
+def test_a_method_that_is_none_is_refused_before_anything_is_played(tmp_path: Path, method: str, said: str) -> None:
+    with pytest.raises((ConfigError, ValidationError), match=said):
+        evaluate(tmp_path / "run", methods=("greedy", method))
+    assert not (tmp_path / "run").exists()
 
 
 def untimed(rows: Sequence[EpisodeRow]) -> set[str]:
