@@ -23,7 +23,7 @@ from qguide.training.environment import Expert, Task
 from qguide.training.options import JobOptions
 from qguide.training.rollouts.episode import Agent, AgentStep, Episode, derived_seed
 from qguide.training.rollouts.game import Game
-from qguide.training.rollouts.rollout import ModelRequest, RolloutTask, SampleRequests
+from qguide.training.rollouts.rollout import Budget, ModelRequest, RolloutTask, SampleRequests
 from qguide.training.trajectory import Step, reply_key, text_reply
 
 GoOn = Literal["random", "first", "guided"]
@@ -157,7 +157,14 @@ Continuing = Callable[[int, int, int], Agent]
 
 
 def play_decisions(
-    game: Game, settings: Decisions, continuing: Continuing, *, source: str, repetitions: int = 1, valued: bool = True
+    game: Game,
+    settings: Decisions,
+    continuing: Continuing,
+    *,
+    source: str,
+    repetitions: int = 1,
+    valued: bool = True,
+    budget: Budget | None = None,
 ) -> RolloutTask[PlayedDecisions]:
     """Play one episode, then each of its candidates to the end, as a rollout task.
 
@@ -165,6 +172,7 @@ def play_decisions(
         continuing: makes the agents that play on.
         repetitions: number of continuations of each candidate.
         valued: False plays whole episodes only, because the environment allows no branches.
+        budget: when it is spent, no further state is valued.
     """
     made: list[_Drawn] = []
     agent = _noting(settings, game, made)
@@ -174,7 +182,8 @@ def play_decisions(
     valuation = _Valuation(game, continuing, repetitions, settings, source)
     decisions: list[Decision] = []
     for step, drawn in enumerate(made):
-        if valued and _is_valued(drawn, settings, (*game.seeds, step)):
+        open_yet = valued and not (budget and budget.reason)
+        if open_yet and _is_valued(drawn, settings, (*game.seeds, step)):
             decisions.append((yield from valuation.decision(episode, step, drawn)))
         else:
             decisions.append(_taken_alone(drawn, step, episode, source=source))

@@ -21,7 +21,7 @@ from qguide.training.algorithms.tree import EXPERT, Tree, find_child, merge_bran
 from qguide.training.options import JobOptions
 from qguide.training.rollouts.episode import derived_seed, first_reply, seeded
 from qguide.training.rollouts.game import Game
-from qguide.training.rollouts.rollout import RolloutTask
+from qguide.training.rollouts.rollout import Budget, RolloutTask
 from qguide.training.trajectory import Drawn, Step, drawn_of
 
 
@@ -94,15 +94,22 @@ class ExploredTree:
 
 
 def explore_task(
-    game: Game, exploration: Exploration, *, source: str, expert: Sequence[Step] = (), mistakes: Collection[int] = ()
+    game: Game,
+    exploration: Exploration,
+    *,
+    source: str,
+    expert: Sequence[Step] = (),
+    mistakes: Collection[int] = (),
+    budget: Budget | None = None,
 ) -> RolloutTask[ExploredTree]:
     """Explore one task, as a rollout task.
 
     Args:
         expert: the expert's trajectory, merged and expanded after the policy's own.
         mistakes: indices of its steps that are not to be imitated.
+        budget: when it is spent, a tree with a trajectory gets no more.
     """
-    search = _Search(game, Tree((yield from game.first())), exploration)
+    search = _Search(game, Tree((yield from game.first())), exploration, budget or Budget())
     search.push((ROOT_ID,))
     own_draws = exploration.max_draws // 2 if expert else exploration.max_draws
     yield from _expand(search, source, most_draws=own_draws)
@@ -120,6 +127,7 @@ class _Search:
     game: Game
     tree: Tree
     exploration: Exploration
+    budget: Budget
     waiting: list[int] = field(default_factory=list)
     misses_in_a_row: dict[int, int] = field(default_factory=dict)
     draws: int = 0
@@ -181,6 +189,8 @@ class _Search:
 def _expand(search: _Search, source: str, *, most_draws: int) -> RolloutTask[None]:
     """Expand waiting nodes until none is left (QLASS algorithm 2, the loop over E)."""
     while search.draws < most_draws and (node_id := search.pop()) is not None:
+        if search.draws and search.budget.reason:
+            return
         reply, drawn = yield from _draw_first_action(search, node_id)
         if reply is None:
             search.count_miss(node_id)

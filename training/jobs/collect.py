@@ -191,9 +191,9 @@ class Collect(Method[CollectConfig]):
                 name = config.environment.name
                 found = trajectory_of(task, name, episode, source=self.source)
                 rows.append(found.to_row(completion_tokens=episode.completion_tokens))
-            if len(rows) == config.keep:
+            if len(rows) == config.keep or self.run.budget.reason:
                 break
-        if not rows:
+        if not rows and not self.run.budget.reason:
             self._skipped.write({"task_id": task.id, "reward": episode.reward})
         counts = {"episodes": attempt + 1, "won": won, "kept": len(rows), "steps": steps}
         return Played(rows, counts)

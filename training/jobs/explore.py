@@ -146,13 +146,13 @@ class Explore(Method[ExploreConfig]):
         )
 
     def _grow(self, playable: PlayableTask) -> RolloutTask[ExploredTree | SearchedTree]:
-        config, game, source = self.config, playable.game(self.config.seed), self.source
+        config, game, source, budget = self.config, playable.game(self.config.seed), self.source, self.run.budget
         if config.strategy == "mcts":
             return (yield from search_task(game, config.mcts, source=source))
         if (expert := self._expert.get(playable.task.id)) is None:
-            return (yield from explore_task(game, config.exploration, source=source))
-        steps, mistakes = expert.steps, expert.mistakes
-        return (yield from explore_task(game, config.exploration, source=source, expert=steps, mistakes=mistakes))
+            return (yield from explore_task(game, config.exploration, source=source, budget=budget))
+        grow = partial(explore_task, expert=expert.steps, mistakes=expert.mistakes)
+        return (yield from grow(game, config.exploration, source=source, budget=budget))
 
 
 run_explore = partial(play_job, Explore)

@@ -135,6 +135,7 @@ class Groups(Method[GroupsConfig]):
             source=self.source,
             repetitions=config.continuation.repetitions,
             valued=self._valued,
+            budget=self.run.budget,
         )
         row = decided_row(playable.task, config.environment.name, playable.environment.chat.system, played)
         return Played([row], groups_figures(row, playable.environment))

@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterator, Mapping, Set
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
 from functools import partial
+from itertools import takewhile
 from pathlib import Path
 from typing import Any, ClassVar, Self
 
@@ -58,13 +59,14 @@ from qguide.training.rollouts.models import (
 )
 from qguide.training.rollouts.policies import HostedPolicies, JobPolicy, ListedPolicy
 from qguide.training.rollouts.remote_models import Remote, RemotePolicy, RemoteScorer
-from qguide.training.rollouts.rollout import RolloutTask, prompted
+from qguide.training.rollouts.rollout import Budget, RolloutTask, prompted
 from qguide.training.rollouts.usage import Usage
 from qguide.training.trajectory import ChatFormat
 from qguide.training.workers.config import Workers
 from qguide.training.workers.suite import RemoteSuite, move_to_workers
 
-MAY_CHANGE = frozenset({"output", "parallel", "workers"}) | INFERENCE_MAY_CHANGE | UPSTREAMS_MAY_CHANGE
+_LIMITS = frozenset({"output", "parallel", "workers", "minutes", "calls"})
+MAY_CHANGE = _LIMITS | INFERENCE_MAY_CHANGE | UPSTREAMS_MAY_CHANGE
 """Fields that a resumed run may change, because no row depends on them."""
 MOST_ATTEMPTS = 3
 """Times that a task is played which lost workers end."""
@@ -132,6 +134,7 @@ class Rollouts:
     Attributes:
         metrics: writer of figures and failures.
         failures: tasks that this run could not play.
+        budget: no further task is begun when it is spent; methods end theirs at the next episode.
     """
 
     job: str
@@ -141,6 +144,7 @@ class Rollouts:
     metrics: JsonlWriter
     console: Console | None
     failures: list[TaskFailure] = field(default_factory=list)
+    budget: Budget = field(default_factory=Budget)
     _lost: list[str] = field(default_factory=list)
     _hosted: HostedRun | None = None
     _branching: BranchingChoice | None = None
@@ -196,7 +200,10 @@ class Rollouts:
             for attempt in range(MOST_ATTEMPTS):
                 again = attempt + 1 < MOST_ATTEMPTS
                 how["on_failure"] = self._fail_or_repeat if again else self._fail
-                tasks = ((t.id, prompted(rollout(self._playable(t)), chat)) for t in waiting)
+                tasks = (
+                    (t.id, self.budget.counting(prompted(rollout(self._playable(t)), chat)))
+                    for t in takewhile(lambda t: not self.budget.reason, waiting)
+                )
                 if isinstance(policy, HostedPolicies):
                     assert self._hosted is not None
                     self._hosted.play(tasks, policy=policy, **how)
@@ -204,6 +211,13 @@ class Rollouts:
                     run_rollouts(tasks, policy=policy, **how)
                 lost, self._lost = set(self._lost), []
                 waiting = [task for task in waiting if task.id in lost]
+        if reason := self.budget.reason:
+            self.metrics.write({"ended_by": reason})
+            console = self.console or Console(stderr=True)
+            console.print(
+                f"{self.job}: ended by {reason}; what is played is kept, and the same command again goes on",
+                markup=False,
+            )
 
     def branch(self) -> Branching:
         """Let this job's episodes branch, in the way that the environment allows, and say which.

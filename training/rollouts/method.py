@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from time import monotonic
 from typing import ClassVar, Generic, TypeVar
 
-from pydantic import BaseModel
+from pydantic import BaseModel, Field
 from rich.console import Console
 
 from qguide.qnet.types import BatchPolicy, Scorer
@@ -24,7 +24,7 @@ from qguide.training.rollouts.harness import PlayableTask, RolloutConfig, Rollou
 from qguide.training.rollouts.hosted import HostedPolicy
 from qguide.training.rollouts.models import sha256_of_policy, sha256_of_q_model
 from qguide.training.rollouts.policies import JobPolicy, with_rollouts
-from qguide.training.rollouts.rollout import RolloutTask, Timings, TimingsRequest
+from qguide.training.rollouts.rollout import Budget, RolloutTask, Timings, TimingsRequest
 
 Config = TypeVar("Config", bound="MethodConfig")
 
@@ -37,11 +37,16 @@ class MethodConfig(RolloutConfig):
 
     Attributes:
         seed: base seed of all draws.
+        minutes: time after which a start of the job begins no further episode, and what is done is
+            kept; None sets no limit.
+        calls: number of requests to the policies after which it does the same.
     """
 
     q_field: ClassVar[str] = ""
 
     seed: int = 0
+    minutes: float | None = Field(default=None, gt=0)
+    calls: int | None = Field(default=None, ge=1)
 
     def models(self) -> dict[str, str]:
         """The models that rows depend on, by field; "" where none is named."""
@@ -157,6 +162,7 @@ def play_job(
     weights = hashes_of(config, given)
     with open_rollouts(method.job, config, weights=weights, console=console) as run:
         models = _build(config, run, given, as_agent=method.as_agent)
+        run.budget = Budget(config.minutes, config.calls)
         with closing(method(config, run, models)) as playing:
             figures = _RunFigures(playing)
 

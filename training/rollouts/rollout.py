@@ -117,6 +117,34 @@ def answered_by(task: Generator[Y, Any, T], answer_to: Callable[[Y], Generator[Y
                 answer = Answer(error=error)
 
 
+class Budget:
+    """Time and requests to the policies after which a job plays no further episode."""
+
+    def __init__(self, minutes: float | None = None, calls: int | None = None) -> None:
+        """Start the clock; None sets no limit."""
+        self._minutes, self._calls = minutes, calls
+        self._started, self._asked = perf_counter(), 0
+
+    @property
+    def reason(self) -> str:
+        """The limit that is reached; "" for none."""
+        if self._calls is not None and self._asked >= self._calls:
+            return f"calls = {self._calls:,}"
+        if self._minutes is not None and perf_counter() - self._started >= 60 * self._minutes:
+            return f"minutes = {self._minutes:g}"
+        return ""
+
+    def counting(self, task: RolloutTask[T]) -> RolloutTask[T]:
+        """The same task, whose requests to the policies are counted."""
+
+        def counted(request: RolloutRequest) -> Generator[RolloutRequest, Any, Any]:
+            if isinstance(request, SampleRequest | SampleRequests):
+                self._asked += len(draws_of(request))
+            return (yield request)
+
+        return answered_by(task, counted)
+
+
 def call(request: EnvironmentCall) -> tuple[Answer, float]:
     """The answer of an environment, and the seconds that it took."""
     start = perf_counter()

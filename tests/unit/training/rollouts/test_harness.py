@@ -1,6 +1,9 @@
 """The harness plays tasks without a row, keeps failures apart and locks the folder."""
 
 import json
+from collections.abc import Callable
+from io import StringIO
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +13,12 @@ from rich.console import Console
 from qguide.qnet.errors import ConfigError, EnvironmentFailureError
 from qguide.training.data.runs import finished_task_ids
 from qguide.training.environments.corridor import CorridorConfig
+from qguide.training.jobs.collect import CollectConfig, run_collect
+from qguide.training.jobs.explore import ExploreConfig, run_explore
+from qguide.training.jobs.groups import GroupsConfig, run_groups
+from qguide.training.rollouts import rollout
 from qguide.training.rollouts.harness import PlayableTask, RolloutConfig, Rollouts, open_rollouts
+from qguide.training.rollouts.method import MethodConfig
 from qguide.training.rollouts.models import Inference
 from qguide.training.rollouts.rollout import EnvironmentCall, RolloutTask
 
@@ -98,3 +106,35 @@ def test_everything_failing_is_an_error_with_the_first_cause(tmp_path: Path) -> 
     rollouts.require_some(written=3)
     with pytest.raises(EnvironmentFailureError, match=r"all 1 tasks failed.*corridor:0.*is gone"):
         rollouts.require_some(written=0)
+
+
+PLAYS: list[tuple[Callable[..., object], type[MethodConfig], dict[str, object]]] = [
+    (run_explore, ExploreConfig, {"exploration": {"max_draws": 12}}),
+    (run_collect, CollectConfig, {"player": "policy", "only_won": False, "attempts": 9, "keep": 9}),
+    (run_groups, GroupsConfig, {"continuation": {"by": "policy"}}),
+]
+
+
+@pytest.mark.parametrize(("run", "config_of", "options"), PLAYS)
+@pytest.mark.parametrize("limit", [{"calls": 50}, {"minutes": 0.5}])
+def test_a_spent_budget_ends_a_job_at_the_next_episode_and_another_start_goes_on(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    run: Callable[..., object],
+    config_of: type[MethodConfig],
+    options: dict[str, object],
+    limit: dict[str, float],
+) -> None:
+    rows, said = tmp_path / "rows.jsonl", StringIO()
+    values = {"output": tmp_path, "policy": "random", "environment": CorridorConfig(count=20), "parallel": 3}
+    clock = count()  # each look at it takes a second
+    with monkeypatch.context() as patch:
+        patch.setattr(rollout, "perf_counter", lambda: float(next(clock)))
+        run(config_of.model_validate(values | options | limit), console=Console(file=said, width=200))
+    [(name, most)] = limit.items()
+    assert f"ended by {name} = {most}; what is played is kept" in said.getvalue()
+    before = rows.read_text()
+    assert 0 < len(finished_task_ids(rows)) < 20
+    run(config_of.model_validate(values | options), console=Console(quiet=True))
+    assert rows.read_text().startswith(before)
+    assert len(finished_task_ids(rows)) == 20
