@@ -5,9 +5,9 @@
 reads rows of `label`, of `groups`, or both; writes a QNet checkpoint. Held-back tasks show, before
 any episode is played, whether the net ranks the actions between which an agent chooses:
 `sibling_accuracy` over pairs in trees, and the figures of `choice_quality` over decision groups.
-On held-back decision groups, or without any on siblings in held-back trees, the manifest's `prior` is
-fitted, beside which the server chooses, and its `licence` is measured, without which the server does
-not take it. Its domain is that of the states that were trained on.
+On held-back decision groups the manifest's `prior` is fitted, beside which the server chooses, and its
+`licence` is measured, without which the server does not take it; without groups, siblings in held-back
+trees tell the licence of Q alone. Its domain is that of the states that were trained on.
 """
 
 from collections.abc import Mapping, Sequence
@@ -197,8 +197,10 @@ class QNetObjective(Objective[QNet]):
     def assess(self) -> Assessment:
         """See `Objective`."""
         trees, groups = self._held_back
-        # Groups show what an agent draws; siblings in trees judge where there are none.
-        return assess(scored_choices(self.model, groups) or scored_choices(self.model, trees))
+        if choices := scored_choices(self.model, groups):
+            return assess(choices)
+        # How often siblings in trees were taken is not how often they will be drawn.
+        return assess(scored_choices(self.model, trees), fits_prior=False)
 
     def save(self, model: QNet, figures: Mapping[str, float], assessed: Assessment) -> Manifest:
         """See `Objective`."""

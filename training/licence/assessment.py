@@ -83,9 +83,14 @@ class Assessment:
     licence: Licence | None = None
 
 
-def assess(choices: Sequence[ScoredChoice]) -> Assessment:
-    """Assess a Q model by its values of the candidates of held-back decisions."""
-    prior = fitted_prior(choices)
+def assess(choices: Sequence[ScoredChoice], *, fits_prior: bool = True) -> Assessment:
+    """Assess a Q model by its values of the candidates of held-back decisions.
+
+    Args:
+        fits_prior: the draws are such as the server will see, so that a prior can be fitted beside them; otherwise
+            the choice by Q alone is assessed, as it is then served.
+    """
+    prior = fitted_prior(choices) if fits_prior else None
     return Assessment(prior, _licence(choices, prior) if choices else None)
 
 

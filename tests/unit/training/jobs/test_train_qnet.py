@@ -122,6 +122,7 @@ def test_siblings_in_held_back_trees_judge_where_there_are_no_groups(
             ("none", {}),
         )
     )
+    assert judged.prior is None
     assert judged.licence is not None
     assert judged.licence.granted
     assert (judged.licence.decisions, judged.licence.tasks, judged.licence.pairs) == (20, 20, 20)
