@@ -133,7 +133,15 @@ class ScorerUnavailableError(QGuideError):
 
 
 class OutOfDomainError(ScorerUnavailableError):
-    """A state of another kind than the Q model was trained on."""
+    """A state of another kind than the Q model was trained on.
+
+    Args:
+        distance: of it from the Q model's domain, 1 being the limit; None if that is not the reason.
+    """
+
+    def __init__(self, message: str, *, distance: float | None = None) -> None:
+        super().__init__(message)
+        self.distance = distance
 
 
 class DeadlineExceededError(ScorerUnavailableError):

@@ -316,6 +316,7 @@ class ScoreResult:
         rules: values of each candidate that are compared before its Q, the first one first; empty
             without such rules.
         verdicts: of each candidate; empty without a judge that has criteria.
+        distance: of the state from the Q model's domain, 1 being the limit; None if not measured.
     """
 
     q_values: tuple[float, ...]
@@ -325,6 +326,7 @@ class ScoreResult:
     window: HistoryWindow | None = None
     rules: tuple[tuple[float, ...], ...] = ()
     verdicts: tuple[Verdict, ...] = ()
+    distance: float | None = None
 
 
 class Policy(Protocol):

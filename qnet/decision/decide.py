@@ -134,6 +134,7 @@ class _Step:
         self._rules_of: dict[Message, tuple[float, ...]] = {}
         self._verdict_of: dict[Message, Verdict] = {}
         self._out_of_domain = False
+        self._distance: float | None = None
         self._unguided = None if guidance.explore is None else _EXPLORED
         self._scored_tokens = 0
         self._cached_tokens = 0
@@ -225,6 +226,7 @@ class _Step:
         self._scored_tokens += result.computed_tokens
         self._cached_tokens += result.cached_tokens
         self._window = result.window or self._window
+        self._distance = result.distance
         if result.upstream is not None:
             self._upstream = result.upstream + (self._upstream or UpstreamCalls())
 
@@ -243,6 +245,7 @@ class _Step:
         elif isinstance(error, OutOfDomainError):
             fallback = "first"  # nothing failed: the policy alone is right here
             self._out_of_domain = True
+            self._distance = error.distance
         if fallback == "error":
             raise error
         self._unguided = reason
@@ -283,6 +286,7 @@ class _Step:
             ),
             unguided=_SAME_Q if selection.reason == "likeliest" else self._unguided,
             out_of_domain=self._out_of_domain,
+            distance=self._distance,
             draws_saved=self._guidance.num_candidates - len(own) if self._guidance.may_end_early else 0,
             warnings=(*window, *self._warnings(prior), *(actions.warnings if actions else ())),
             window=self._window,

@@ -143,6 +143,7 @@ class Decision:
             without criteria.
         unguided: why there is no guidance though there was a choice; None where there is.
         out_of_domain: the reason is that the state is outside the Q model's domain.
+        distance: of the state from that domain, 1 being the limit; None if not measured.
         draws_saved: candidates of M that were not needed: not drawn, or not to their end.
         perturbed: candidates that were drawn under a paraphrase of the task.
         warnings: what was asked for and could not be had.
@@ -163,6 +164,7 @@ class Decision:
     verdicts: tuple[Verdict | None, ...] = ()
     unguided: str | None = None
     out_of_domain: bool = False
+    distance: float | None = None
     draws_saved: int = 0
     perturbed: int = 0
     warnings: tuple[str, ...] = ()

@@ -15,7 +15,7 @@ from qguide.qnet.decision.selection import EXPLORED, distinct, prior_of, select
 from qguide.qnet.types import INSTRUCTING, ScoreRequest
 from qguide.server.episodes.learning_part import Shadowed
 from qguide.server.episodes.state import Episode
-from qguide.server.guidance.step_options import domain_of, reason_outside, selection_rule
+from qguide.server.guidance.step_options import distance_of, domain_of, selection_rule
 from qguide.server.guidance.step_types import GuidedStepRequest
 from qguide.server.learning.live_group import Opening, Play
 from qguide.server.learning.service import Learning
@@ -70,7 +70,8 @@ async def _shadow_choice(
     """Index of the candidate that a version would have chosen; None outside its domain."""
     history = asked.read_history
     domain = domain_of(model, asked.options.out_of_domain, settings)
-    if await reason_outside(domain, history):
+    distance = await distance_of(domain, history)
+    if distance is not None and distance.outside:
         return None
     messages = [candidate.message for candidate in decision.candidates]
     unique = distinct(messages)

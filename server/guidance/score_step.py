@@ -18,9 +18,9 @@ from qguide.server.guidance.step_options import (
     Choices,
     SelectionOptions,
     SelectionRule,
+    distance_of,
     domain_of,
     least_read_of,
-    reason_outside,
     reason_unread,
     score_in_window,
     selection_rule,
@@ -174,13 +174,13 @@ class ScoringService(RequestService):
         unique = _to_score(candidates)
         domain = domain_of(q_model.model, selection.out_of_domain if selection else None, self.settings)
         least_read = least_read_of(selection, self.settings) if selection else 0.0
-        outside = await reason_outside(domain, history)
+        distance = await distance_of(domain, history)
         choices = SCORE if long_history else Choices()
         asked = perf_counter()
         async with self.deadline.enforce(SCORING):
             request = _request(history, candidates, unique)
             result = await score_in_window(q_model, request, long_history or "error", choices)
-        outside = outside or reason_unread(result.window, least_read)
+        outside = distance.reason if distance and distance.outside else reason_unread(result.window, least_read)
         score_s = perf_counter() - asked
         self.metrics.candidates.observe(len(unique.messages))
         if result.window is not None:
@@ -190,6 +190,7 @@ class ScoringService(RequestService):
             q_values=unique.of_each(result.q_values),
             rules=unique.of_each(result.rules),
             verdicts=unique.of_each(result.verdicts),
+            distance=distance.value if distance else None,
         )
         prior = _prior(candidates, rule)
         tau = rule.tau if rule and prior and rule.selection == "posterior" else None

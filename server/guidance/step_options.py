@@ -31,7 +31,7 @@ from qguide.qnet.errors import (
     QGuideError,
     ScorerUnavailableError,
 )
-from qguide.qnet.features.domain import AnyDomain
+from qguide.qnet.features.domain import AnyDomain, Distance
 from qguide.qnet.types import History, HistoryWindow, ScoreRequest, ScoreResult
 from qguide.server.episodes.state import Episode
 from qguide.server.guidance.readable_view import ReadableView
@@ -144,12 +144,9 @@ def reason_unread(window: HistoryWindow | None, least_read: float) -> str:
     )
 
 
-async def reason_outside(domain: AnyDomain | None, history: History) -> str:
-    """The reason why a state is outside; "" inside. Read on a thread: a history may be long."""
-    if domain is None:
-        return ""
-    distance = await asyncio.to_thread(domain.distance, history)
-    return distance.reason if distance.outside else ""
+async def distance_of(domain: AnyDomain | None, history: History) -> Distance | None:
+    """The state's distance; None without a domain. Read on a thread: a history may be long."""
+    return None if domain is None else await asyncio.to_thread(domain.distance, history)
 
 
 def is_adaptive(options: StepOptions, q_model: ServedQModel, *, in_episodes: bool) -> bool:
@@ -281,15 +278,17 @@ class StepScorer:
             candidates = tuple(map(self._view.candidate, request.candidates))
             request = replace(request, history=self._view.history, candidates=candidates)
         try:
-            if reason := await reason_outside(self._domain, request.history):
-                raise OutOfDomainError(reason)
+            distance = await distance_of(self._domain, request.history)
+            if distance is not None and distance.outside:
+                raise OutOfDomainError(distance.reason, distance=distance.value)
             result = await score_in_window(
                 self._q_model, request, self._long_history, STEP, least_read=self._least_read
             )
         except OutOfDomainError as error:
             self._metrics.out_of_domain.labels(self._q_model.id).inc()
             remedy = '"out_of_domain": "guide" (QGUIDE_OUT_OF_DOMAIN) scores it all the same'
-            raise OutOfDomainError(f"{error}; {remedy}") from error
+            raise OutOfDomainError(f"{error}; {remedy}", distance=error.distance) from error
+        result = replace(result, distance=distance.value if distance else None)
         if self._ahead is None or self._scored:
             return result
         self._scored = True

@@ -139,6 +139,7 @@ class GuidedStepResult:
             "threshold": ThresholdResult.of(decision.below_threshold, self.action_policies, self.action_costs),
             "policies": list(self.policies) or None,
             "cost": self.cost,
+            "domain_distance": decision.distance,
         }
         return {
             "chosen": decision.chosen,

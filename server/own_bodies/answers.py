@@ -113,6 +113,14 @@ class ThresholdResult(Body):
 Absent = SkipJsonSchema[None]
 """Type of a field that may be missing but is never null."""
 WINDOW_TEXT: Final = "present if the Q model read a window of a history that is longer than it takes (`long_history`)"
+DistanceField = Annotated[
+    float | None,
+    Field(
+        description="distance of the state from those that the Q model was trained on, 1 being the limit; "
+        "absent where nothing measured it",
+        exclude_if=is_none,
+    ),
+]
 WindowField = Annotated[Window | None, Field(description=WINDOW_TEXT, exclude_if=is_none)]
 
 
@@ -221,6 +229,7 @@ class StepAnswer(ScoredBy):
     reason: Reason
     guided: bool = Field(description="true if a Q model chose among different candidates")
     unguided_reason: str | None = Field(description="why no Q model has chosen")
+    domain_distance: DistanceField = None
     prior_by: PriorBy = Field(description="source of the prior")
     tau: float | None = Field(description="temperature of Q in the posterior; null where Q alone chose, or none did")
     draws_saved: int = Field(description="candidates that `adaptive`, `until_decided` or `max_wait_s` did without")
@@ -282,6 +291,7 @@ class ScoredItem(Body):
         "highest Q; absent if it is",
         exclude_if=is_none,
     )
+    domain_distance: DistanceField = None
     window: WindowField = None
     usage: ScoreUsage
 

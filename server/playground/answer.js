@@ -36,12 +36,19 @@ export function notesOf(answer) {
   const more = [
     isUnanimous(answer) ? unanimity(answer.candidates.length) : null,
     answer.unguided_reason,
+    distanceOf(answer),
     answer.draws_saved ? `Adaptive M did without ${counted(answer.draws_saved, "draw")}.` : null,
     answer.perturbed ? `Drawn under a paraphrase: ${counted(answer.perturbed, "candidate")}.` : null,
     ...answer.warnings,
   ];
   const lines = more.filter(Boolean).map((textContent) => el("p", { className: "note", textContent }));
   return [guided, ...lines];
+}
+
+/** How far the state is from what the Q model was trained on, where it is not the reason. */
+function distanceOf({ guided, domain_distance: distance, q_model: model }) {
+  if (!guided || distance === undefined) return null;
+  return `The state is like those that ${model} was trained on: distance ${distance.toFixed(2)}, limit 1.`;
 }
 
 /** Whether there was nothing to choose between. */

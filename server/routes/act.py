@@ -172,6 +172,7 @@ def _shown(scored: Scored) -> dict[str, Any]:
         "chosen": choice.chosen,
         "reason": choice.reason,
         "unguided_reason": scored.unguided_reason,
+        "domain_distance": result.distance,
         "window": Window.of(result.window),
         "usage": ScoreUsage.of(computed=result.computed_tokens, cached=result.cached_tokens, upstream=result.upstream),
     }

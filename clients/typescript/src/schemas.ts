@@ -236,6 +236,8 @@ export interface ChatGuidance {
     guided: boolean;
     /** @description why no Q model has chosen */
     unguided_reason: string | null;
+    /** @description distance of the state from those that the Q model was trained on, 1 being the limit; absent where nothing measured it */
+    domain_distance?: number | null;
     /**
      * @description source of the prior
      * @enum {string}
@@ -360,6 +362,8 @@ export interface Decision {
     guided: boolean;
     /** @description why no Q model has chosen */
     unguided_reason: string | null;
+    /** @description distance of the state from those that the Q model was trained on, 1 being the limit; absent where nothing measured it */
+    domain_distance?: number | null;
     /**
      * @description source of the prior
      * @enum {string}
@@ -845,6 +849,8 @@ export interface ScoredItem {
     tau?: number | null;
     /** @description why `chosen` is the likeliest candidate, or the first, and not that of the highest Q; absent if it is */
     unguided_reason?: string | null;
+    /** @description distance of the state from those that the Q model was trained on, 1 being the limit; absent where nothing measured it */
+    domain_distance?: number | null;
     /** @description present if the Q model read a window of a history that is longer than it takes (`long_history`) */
     window?: Window | null;
     usage: ScoreUsage;

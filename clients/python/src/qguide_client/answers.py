@@ -364,6 +364,11 @@ class ChatGuidance(Answer):
     """true if a Q model chose among different candidates"""
     unguided_reason: str | None = None
     """why no Q model has chosen"""
+    domain_distance: float | None = None
+    """
+    distance of the state from those that the Q model was trained on, 1 being the limit; absent
+    where nothing measured it
+    """
     prior_by: str
     """source of the prior"""
     tau: float | None
@@ -498,6 +503,11 @@ class ScoredItem(ScoredItemBase):
     why `chosen` is the likeliest candidate, or the first, and not that of the highest Q; absent
     if it is
     """
+    domain_distance: float | None = None
+    """
+    distance of the state from those that the Q model was trained on, 1 being the limit; absent
+    where nothing measured it
+    """
     window: Window | None = None
     """
     present if the Q model read a window of a history that is longer than it takes
@@ -578,6 +588,11 @@ class Decision(Answer):
     """true if a Q model chose among different candidates"""
     unguided_reason: str | None
     """why no Q model has chosen"""
+    domain_distance: float | None = None
+    """
+    distance of the state from those that the Q model was trained on, 1 being the limit; absent
+    where nothing measured it
+    """
     prior_by: str
     """source of the prior"""
     tau: float | None

@@ -64,6 +64,14 @@ def test_a_foreign_task_is_answered_by_the_policy_alone_and_says_why(start: Any)
     assert 'qguide_out_of_domain_total{q_model="drawers@' in client.get("/metrics").text
 
 
+def test_answers_tell_the_distance_where_it_was_measured(start: Any) -> None:
+    client = start()
+    for ask in (act, score):
+        assert 0 <= ask(client, INSIDE)["domain_distance"] <= 1
+        assert ask(client, OUTSIDE)["domain_distance"] > 1
+        assert "domain_distance" not in ask(client, OUTSIDE, out_of_domain="guide"), "nobody asked"
+
+
 def test_such_a_step_is_answered_even_where_a_missing_q_is_an_error(start: Any) -> None:
     assert act(start(fallback="error"), OUTSIDE, fallback="error")["guided"] is False
 
