@@ -13,6 +13,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
 from pathlib import Path
+from statistics import fmean
 from typing import Literal
 
 from pydantic import Field
@@ -216,3 +217,9 @@ def read_groups(folder: Path) -> Iterator[TreeRow]:
     for row in read_rows(folder, TreeRow):
         decisions_of(row)
         yield row
+
+
+def outcomes_differ(decision: Decision) -> bool:
+    """True if playing on from its candidates led to different mean outcomes: there is something to learn."""
+    means = {fmean(rollout.outcome_reward for rollout in node.rollouts) for node in decision.candidates}
+    return len(means) > 1

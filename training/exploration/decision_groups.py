@@ -18,7 +18,7 @@ from qguide.qnet.decision.selection import prior_of, select
 from qguide.qnet.errors import EnvironmentFailureError, HistoryTooLongError
 from qguide.qnet.records import NodeRow, RolloutRow, TreeRow
 from qguide.qnet.types import Candidate, History, SampleRequest, Sampling, ScoreRequest, ScoreResult
-from qguide.training.data.decision_groups import Decision, candidate_node, decided_nodes
+from qguide.training.data.decision_groups import Decision, candidate_node, decided_nodes, outcomes_differ
 from qguide.training.environment import Expert, Task
 from qguide.training.options import JobOptions
 from qguide.training.rollouts.episode import Agent, AgentStep, Episode, derived_seed
@@ -163,6 +163,7 @@ def play_decisions(
     *,
     source: str,
     repetitions: int = 1,
+    first: int | None = None,
     valued: bool = True,
     budget: Budget | None = None,
 ) -> RolloutTask[PlayedDecisions]:
@@ -171,6 +172,7 @@ def play_decisions(
     Args:
         continuing: makes the agents that play on.
         repetitions: number of continuations of each candidate.
+        first: number of them that come first; the others only where outcomes in the state vary.
         valued: False plays whole episodes only, because the environment allows no branches.
         budget: when it is spent, no further state is valued.
     """
@@ -179,16 +181,17 @@ def play_decisions(
     episode = yield from game.play(agent, max_steps=settings.max_steps)
     if not made:
         raise HistoryTooLongError(f"{game.seeds[-1]} leaves no room for a reply; use a longer context")
-    valuation = _Valuation(game, continuing, repetitions, settings, source)
-    decisions: list[Decision] = []
-    for step, drawn in enumerate(made):
-        open_yet = valued and not (budget and budget.reason)
-        if open_yet and _is_valued(drawn, settings, (*game.seeds, step)):
-            decisions.append((yield from valuation.decision(episode, step, drawn)))
+    valuation = _Valuation(game, continuing, repetitions, first or repetitions, settings, source)
+    budget, decisions = budget or Budget(), dict[int, Decision]()
+    for step in sorted(range(len(made)), key=lambda step: -len(made[step].candidates)):  # a budget may end it
+        drawn = made[step]
+        if valued and not budget.reason and _is_valued(drawn, settings, (*game.seeds, step)):
+            decisions[step] = yield from valuation.decision(episode, step, drawn)
+            budget.found += outcomes_differ(decisions[step])
         else:
-            decisions.append(_taken_alone(drawn, step, episode, source=source))
+            decisions[step] = _taken_alone(drawn, step, episode, source=source)
     tokens = sum(drawn.completion_tokens for drawn in made)
-    return PlayedDecisions(episode.first_observation, tuple(decisions), tokens)
+    return PlayedDecisions(episode.first_observation, tuple(decisions[step] for step in sorted(decisions)), tokens)
 
 
 def _is_valued(drawn: _Drawn, settings: Decisions, seed_parts: tuple[object, ...]) -> bool:
@@ -211,18 +214,22 @@ class _Valuation:
     game: Game
     continuing: Continuing
     repetitions: int
+    first: int
     settings: Decisions
     source: str
 
     def decision(self, episode: Episode, step: int, drawn: _Drawn) -> RolloutTask[Decision]:
-        nodes: list[NodeRow] = []
-        for index, candidate in enumerate(drawn.candidates):
-            agents = [self.continuing(step, index, i) for i in range(self.repetitions)]
-            episodes = yield from self._play_on(episode, step, candidate, agents)
-            if index == drawn.chosen:
-                for played in episodes:
-                    _require_same(played.steps[step], episode.steps[step], step)
-            nodes.append(_node(drawn, index, step, episodes, source=self.source))
+        played: list[list[Episode]] = [[] for _ in drawn.candidates]
+        for repetitions in (range(self.first), range(self.first, self.repetitions)):
+            for index, candidate in enumerate(drawn.candidates):
+                if not (played[index] and played[index][0].steps[step].ended):
+                    agents = [self.continuing(step, index, number) for number in repetitions]
+                    played[index] += yield from self._play_on(episode, step, candidate, agents)
+            if len({one.reward for episodes in played for one in episodes}) == 1:
+                break
+        for one in played[drawn.chosen]:
+            _require_same(one.steps[step], episode.steps[step], step)
+        nodes = [_node(drawn, index, step, episodes, source=self.source) for index, episodes in enumerate(played)]
         return Decision(tuple(nodes), drawn.chosen, drawn.greedy)
 
     def _play_on(

@@ -10,13 +10,14 @@ of a draw is derived from (seed, task, step), so neither `parallel` nor a resume
 
 from collections.abc import Callable, Mapping
 from functools import partial
+from itertools import chain
 from typing import Any, Self
 
 from pydantic import Field, model_validator
 
 from qguide.qnet.records import TreeRow
 from qguide.qnet.types import Sampling
-from qguide.training.data.decision_groups import ContinuationBy, decisions_of
+from qguide.training.data.decision_groups import ContinuationBy, decisions_of, outcomes_differ, read_groups
 from qguide.training.environment import EnvironmentBundle, Expert, Task
 from qguide.training.evaluation.methods import Play, q_guided
 from qguide.training.exploration.decision_groups import (
@@ -41,12 +42,15 @@ class Continuation(JobOptions):
         by: the environment's "expert", the "policy", or the policy "guided" by `qnet`.
         repetitions: roll-outs of each candidate; must be 1 for an expert or a greedy policy, whose
             roll-outs would all be equal.
+        first: roll-outs of each candidate that come first; the other repetitions only in states where
+            the outcomes of these vary. None plays all everywhere.
         temperature: sampling temperature of a roll-out; 0 is greedy.
         candidates: M of the guided policy.
     """
 
     by: ContinuationBy = "expert"
     repetitions: int = Field(default=1, ge=1)
+    first: int | None = Field(default=None, ge=1)
     temperature: float = Field(default=0.7, ge=0)
     candidates: int = Field(default=5, ge=2)
 
@@ -57,6 +61,10 @@ class Continuation(JobOptions):
             raise ValueError(
                 f"repetitions is {self.repetitions}, but all of them would be equal; set "
                 'repetitions to 1, or by to "policy" and a temperature above 0'
+            )
+        if self.first is not None and self.first >= self.repetitions:
+            raise ValueError(
+                f"first is {self.first} and repetitions {self.repetitions}; raise repetitions, or leave out first"
             )
         return self
 
@@ -71,6 +79,8 @@ class GroupsConfig(MethodConfig):
             "guided"; "" for none.
         decisions: how an episode is played and its candidates are drawn.
         continuation: how each candidate is valued.
+        differing: number of states whose candidates differ in their mean outcomes after which no further
+            state is valued, those of earlier starts included; None values all.
     """
 
     policy_fields = ("policy",)
@@ -80,6 +90,7 @@ class GroupsConfig(MethodConfig):
     qnet: str = ""
     decisions: Decisions = Decisions()
     continuation: Continuation = Continuation()
+    differing: int | None = Field(default=None, ge=1)
 
     @property
     def is_guided(self) -> bool:
@@ -121,6 +132,9 @@ class Groups(Method[GroupsConfig]):
     def __init__(self, config: GroupsConfig, run: Rollouts, models: Models) -> None:
         super().__init__(config, run, models)
         self._valued = run.branch() != "none"
+        run.budget.wanted = config.differing
+        if config.differing is not None and run.folder.rows.exists():
+            run.budget.found = sum(map(outcomes_differ, chain(*map(decisions_of, read_groups(run.folder.rows)))))
         self._build_expert: Callable[[], Expert] | None = None
         if config.continuation.by == "expert":
             self._build_expert = partial(expert_builder(config.environment), forgetful=True)
@@ -134,6 +148,7 @@ class Groups(Method[GroupsConfig]):
             _continuing(config, playable.task, self._build_expert),
             source=self.source,
             repetitions=config.continuation.repetitions,
+            first=config.continuation.first,
             valued=self._valued,
             budget=self.run.budget,
         )
@@ -156,6 +171,7 @@ def groups_figures(row: TreeRow, environment: EnvironmentBundle[Any]) -> dict[st
     return {
         "won": succeeded,
         "states": len(decisions),
+        "differing": sum(map(outcomes_differ, decisions)),
         "choices": sum(len(decision.candidates) > 1 for decision in decisions),
         "candidates": len(row.nodes),
         "invalid_candidates": sum(not node.valid for node in row.nodes),

@@ -65,7 +65,7 @@ from qguide.training.trajectory import ChatFormat
 from qguide.training.workers.config import Workers
 from qguide.training.workers.suite import RemoteSuite, move_to_workers
 
-_LIMITS = frozenset({"output", "parallel", "workers", "minutes", "calls"})
+_LIMITS = frozenset({"output", "parallel", "workers", "minutes", "calls", "differing"})
 MAY_CHANGE = _LIMITS | INFERENCE_MAY_CHANGE | UPSTREAMS_MAY_CHANGE
 """Fields that a resumed run may change, because no row depends on them."""
 MOST_ATTEMPTS = 3
@@ -215,8 +215,7 @@ class Rollouts:
             self.metrics.write({"ended_by": reason})
             console = self.console or Console(stderr=True)
             console.print(
-                f"{self.job}: ended by {reason}; what is played is kept, and the same command again goes on",
-                markup=False,
+                f"{self.job}: ended by {reason}; what is played is kept, and a start with more goes on", markup=False
             )
 
     def branch(self) -> Branching:

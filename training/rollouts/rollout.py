@@ -118,16 +118,25 @@ def answered_by(task: Generator[Y, Any, T], answer_to: Callable[[Y], Generator[Y
 
 
 class Budget:
-    """Time and requests to the policies after which a job plays no further episode."""
+    """Time and requests to the policies after which a job plays no further episode.
+
+    Attributes:
+        wanted: number of states whose candidates differ in outcome that is enough; None is no limit.
+        found: number of those so far.
+    """
 
     def __init__(self, minutes: float | None = None, calls: int | None = None) -> None:
         """Start the clock; None sets no limit."""
         self._minutes, self._calls = minutes, calls
         self._started, self._asked = perf_counter(), 0
+        self.wanted: int | None = None
+        self.found = 0
 
     @property
     def reason(self) -> str:
         """The limit that is reached; "" for none."""
+        if self.wanted is not None and self.found >= self.wanted:
+            return f"differing = {self.wanted:,}"
         if self._calls is not None and self._asked >= self._calls:
             return f"calls = {self._calls:,}"
         if self._minutes is not None and perf_counter() - self._started >= 60 * self._minutes:

@@ -12,7 +12,7 @@ from rich.console import Console
 from qguide.qnet.errors import ConfigError, EnvironmentFailureError, HistoryTooLongError
 from qguide.qnet.records import TreeRow
 from qguide.qnet.types import Candidate, SampleRequest, Scorer, ScoreRequest, ScoreResult
-from qguide.training.data.decision_groups import decisions_of, read_groups
+from qguide.training.data.decision_groups import decisions_of, outcomes_differ, read_groups
 from qguide.training.environments.alfworld.bundle import AlfWorldConfig
 from qguide.training.environments.alfworld.expert.policy import ExpertPolicy
 from qguide.training.environments.corridor import CorridorConfig
@@ -214,3 +214,33 @@ def test_a_configuration_that_contradicts_itself_is_refused(
 ) -> None:
     with pytest.raises(ValidationError, match=complaint):
         configure(tmp_path, **changes)
+
+
+def rollouts_by_state(rows: Sequence[TreeRow]) -> list[tuple[bool, int]]:
+    """For each state with a choice, whether its outcomes vary, and the roll-outs of its unfinished candidates."""
+    found = []
+    for decision in (one for row in rows for one in decisions_of(row) if len(one.candidates) > 1):
+        varies = len({rollout.outcome_reward for node in decision.candidates for rollout in node.rollouts}) > 1
+        found += [(varies, len(node.rollouts)) for node in decision.candidates if not node.terminated]
+    return found
+
+
+def test_more_is_played_on_only_where_outcomes_vary(tmp_path: Path) -> None:
+    continuation = Continuation(by="policy", repetitions=5, first=2)
+    rows = play(configure(tmp_path / "first", continuation=continuation))
+    assert set(rollouts_by_state(rows)) == {(False, 2), (True, 5)}
+    everywhere = play(configure(tmp_path / "all", continuation=Continuation(by="policy", repetitions=5)))
+    assert {count for _, count in rollouts_by_state(everywhere)} == {5}
+    assert [node.action for row in rows for node in row.nodes] == [n.action for row in everywhere for n in row.nodes]
+    with pytest.raises(ValidationError, match="first is 5 and repetitions 5; raise repetitions"):
+        Continuation(by="policy", repetitions=5, first=5)
+
+
+def test_states_are_valued_until_enough_differ_in_outcome(tmp_path: Path) -> None:
+    def differing(rows: Sequence[TreeRow]) -> int:
+        return sum(outcomes_differ(decision) for row in rows for decision in decisions_of(row))
+
+    rows = play(configure(tmp_path, count=30, differing=3, parallel=1))
+    assert (differing(rows), len(rows) < 30) == (3, True)
+    assert len(play(configure(tmp_path, count=30, differing=3, parallel=1))) == len(rows)
+    assert differing(play(configure(tmp_path, count=30, differing=6, parallel=1))) == 6
