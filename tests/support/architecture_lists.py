@@ -124,7 +124,7 @@ PACKED: Final = (
 """Architectures that the fast scorer takes."""
 
 PACKED_TREES: Final = frozenset(
-    {*PACKED, "diffllama", "dory", "falcon", "gpt_neox_japanese", "hrm_text", "nemotron", "stablelm", "xglm"}
+    {*PACKED, "diffllama", "dory", "falcon", "gpt_neo", "gpt_neox_japanese", "hrm_text", "nemotron", "stablelm", "xglm"}
 )
 """Architectures whose hidden states in a packed tree are those of each path, so that they train."""
 
@@ -133,6 +133,7 @@ TREE_BRANCHES: Final = frozenset(
         "bamba",
         "falcon_h1",
         "granitemoehybrid",
+        "kimi_linear",
         "lara_mini",
         "lfm2",
         "lfm2_moe",
@@ -145,6 +146,7 @@ TREE_BRANCHES: Final = frozenset(
         "qwen3_5_text",
         "qwen3_next",
         "zamba2",
+        "zaya",
     }
 )
 """Architectures with recurrent layers that go on from a state with gradients, branch by branch."""
@@ -161,6 +163,7 @@ PADDED: Final = frozenset(
         "falcon_mamba",
         "granitemoehybrid",
         "jamba",
+        "kimi_linear",
         "lara_mini",
         "lfm2",
         "lfm2_moe",
@@ -179,6 +182,7 @@ PADDED: Final = frozenset(
         "rwkv",
         "xlm",
         "zamba2",
+        "zaya",
     }
 )
 """Architectures in which padding on the right changes nothing before it."""
@@ -190,9 +194,11 @@ HISTORY_ONCE: Final = frozenset(
         "diffllama",
         "falcon",
         "falcon_h1",
+        "gpt_neo",
         "gpt_neox_japanese",
         "granitemoehybrid",
         "hrm_text",
+        "kimi_linear",
         "lara_mini",
         "lfm2",
         "lfm2_moe",
@@ -209,11 +215,12 @@ HISTORY_ONCE: Final = frozenset(
         "stablelm",
         "xglm",
         "zamba2",
+        "zaya",
     }
 )
 """Architectures that are not packed, but go on behind the state that a history has left."""
 
-ONE_ROW: Final = HISTORY_ONCE - {"bloom", "gpt_neox_japanese", "lara_mini", "minimax", "mpt", "xglm"}
+ONE_ROW: Final = HISTORY_ONCE - {"bloom", "gpt_neo", "gpt_neox_japanese", "lara_mini", "minimax", "mpt", "xglm", "zaya"}
 """Those of them that read a history's new tokens and its continuations in one row."""
 
 WHOLE_PADDED: Final = frozenset(
@@ -230,6 +237,7 @@ READS_MORE: Final = {
     "llama4": "llama4_text",
     "mistral3": "mistral",
     "qwen3_5": "qwen3_5_text",
+    "qwen3_5_moe": "qwen3_5_moe_text",
 }
 """Architectures that read images, too, and the text model that is loaded in their place."""
 
@@ -262,12 +270,10 @@ NOT_BUILT: Final = frozenset(
         "git",
         "glm_moe_dsa",
         "got_ocr2",
-        "gpt_neo",
         "hy_v4",
         "inkling2_loop_text",
         "inkling2_text",
         "inkling_text",
-        "kimi_linear",
         "llama4",
         "marian",
         "mbart",
@@ -289,7 +295,6 @@ NOT_BUILT: Final = frozenset(
         "trocr",
         "whisper",
         "zamba",
-        "zaya",
     }
 )
 """Architectures without a tiny model: their configurations have rules or parts of their own."""

@@ -101,7 +101,14 @@ _PARTICULAR: Final[dict[str, dict[str, Any]]] = {
     "deepseek_v3": _LATENT | _ROUTED,
     "dots1": _ROUTED,
     "glm4_moe_lite": _LATENT | _ROUTED,
+    "gpt_neo": {"attention_types": [[["global", "local", "global"], 1]]},
     "gptj": {"rotary_dim": 4},
+    "kimi_linear": {
+        **_LATENT,
+        "layer_types": ["linear_attention", "full_attention", "linear_attention"],
+        "linear_head_dim": 8,
+        "linear_num_heads": 4,
+    },
     "longcat_flash": {
         **_LATENT,
         "ffn_hidden_size": 48,
@@ -137,6 +144,7 @@ _PARTICULAR: Final[dict[str, dict[str, Any]]] = {
     "qwen3_5_moe_text": {**_GATED_DELTA, "shared_expert_intermediate_size": 16},
     "qwen3_5_text": _GATED_DELTA,
     "qwen3_next": {**_GATED_DELTA, "shared_expert_intermediate_size": 16},
+    "zaya": {"num_experts_per_tok": 1},
     "zamba2": {
         "layers_block_type": ["mamba", "hybrid", "mamba"],
         "n_mamba_heads": 4,

@@ -46,7 +46,7 @@ _WAYS: Final = (
     "  A self-check at load takes the first of these ways that gives the Q of sequences alone, and "
     "the log says why not a better one; tested by "
     "`tests/contract/scorers/test_full_sequences.py`.\n"
-    "- `when loaded`: no tiny model could be built, so nothing is known before. A checkpoint whose "
+    "- `when loaded`: the tests build no tiny model of it, so nothing is known before. A checkpoint whose "
     "Q differs between packed and full sequences is refused with the reason when it is loaded.\n"
     "- `as …`: the model reads images, too; its text model alone is loaded, as a policy and as a "
     "trunk (`tests/contract/scorers/test_models_that_read_more.py`). So is that of any other such "

@@ -46,6 +46,7 @@ _TOWERS: dict[str, dict[str, Any] | None] = {
     "llama4": _LLAMA_VISION,
     "mistral3": {**_VISION, "model_type": "pixtral", "head_dim": 8},
     "qwen3_5": _QWEN_VISION,
+    "qwen3_5_moe": _QWEN_VISION,
 }
 """By architecture: the sizes of what sees."""
 
@@ -62,6 +63,11 @@ def write_model(folder: Path, model_type: str, text: str, vision: Any) -> PreTra
     return model
 
 
+def same(found: torch.Tensor, expected: torch.Tensor) -> bool:
+    """Equal but for rounding: products of experts depend on how their tensors lie in memory."""
+    return torch.allclose(found, expected, rtol=1e-5, atol=1e-5)
+
+
 @pytest.mark.parametrize("model_type", READS_MORE)
 def test_its_text_model_is_a_policy_and_a_trunk(model_type: str, tmp_path: Path) -> None:
     parts = READS_MORE[model_type], _TOWERS[model_type]
@@ -72,16 +78,16 @@ def test_its_text_model_is_a_policy_and_a_trunk(model_type: str, tmp_path: Path)
     with torch.inference_mode():
         expected = reference(input_ids=input_ids).logits
         policy = load_policy(tmp_path / "whole")
-        assert torch.equal(policy.model(input_ids=input_ids).logits, expected)
+        assert same(policy.model(input_ids=input_ids).logits, expected)
         policy.model.save_pretrained(tmp_path / "text")
         text = load_causal_lm(tmp_path / "text").eval()
-        assert torch.equal(text(input_ids=input_ids).logits, expected)
+        assert same(text(input_ids=input_ids).logits, expected)
         assert not any("vision" in name for name in text.state_dict())
         hidden = whole.get_decoder()(input_ids=input_ids)
         qnet = QNet.from_trunk(tmp_path / "whole", head_width=16).eval()
         if hasattr(hidden, "last_hidden_state"):
             found = qnet.trunk(input_ids=input_ids).last_hidden_state
-            assert torch.equal(found, hidden.last_hidden_state)
+            assert same(found, hidden.last_hidden_state)
     manifest = Manifest(kind="qnet", name="tiny", read_at="last_token")
     save_checkpoint(tmp_path / "q", model=qnet, tokenizer=renderer().tokenizer, manifest=manifest)
     loaded = load_qnet(tmp_path / "q")

@@ -9,6 +9,7 @@ from typing import Any, Final
 
 from qguide.qnet.errors import ConfigError
 from qguide.training.data.parquet import PARQUET
+from qguide.training.data.row_files import address_of
 from qguide.training.data.trajectories import Trajectory
 from qguide.training.recordings.episode import MESSAGES, PLAIN, Places, read_message_record
 from qguide.training.recordings.fields import Fields, translated
@@ -71,6 +72,8 @@ def files_of(source: Path, patterns: Sequence[str] = ()) -> list[Path]:
     In a folder of the server's recordings these are the trees; its offers, and what a server that
     learns keeps beside them, hold no episodes.
     """
+    if address := address_of(source):
+        raise ConfigError(f"{address} is an address, and recordings are read from this machine; copy it here first")
     if "*" in str(source) and not source.exists():
         named = sorted(Path(source.anchor).glob(str(source.relative_to(source.anchor))))
         if not named:

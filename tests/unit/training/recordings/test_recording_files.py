@@ -2,6 +2,7 @@
 
 import json
 import math
+import re
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -135,6 +136,12 @@ def test_a_place_of_task_ids_at_which_no_record_has_one_is_refused(tmp_path: Pat
     write(tmp_path / "more.json", rows)
     with pytest.raises(ConfigError, match=r"no record of \S+more.json \(the first of 2 files\) has"):
         read(tmp_path, Fields(task="cas"))
+
+
+@pytest.mark.parametrize("address", ["s3://bucket/episodes.jsonl", "file:///data/*.jsonl"])
+def test_recordings_are_not_read_at_an_address(address: str) -> None:
+    with pytest.raises(ConfigError, match=f"^{re.escape(address)} is an address.*copy it here first"):
+        recording_of(Path(address), None)
 
 
 def test_rows_of_parquet_are_records(tmp_path: Path) -> None:
