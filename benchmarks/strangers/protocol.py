@@ -165,12 +165,7 @@ class Measurement:
             for number in range(first, end)
         ]
         own: Chooser = "told" if self.told else "sample"
-        episodes = self._play(seats, "explore" if scorer else own, Fitted(scorer))
-        name = suite.environment.name
-        return [
-            trajectory_of(seat.task, name, episode, source="mock")
-            for seat, episode in zip(seats, episodes, strict=True)
-        ]
+        return _rows(suite, seats, self._play(seats, "explore" if scorer else own, Fitted(scorer)))
 
     def _fitted(self, learner: Learner, rows: Sequence[Trajectory], recording: int, *, rounds: int) -> Iterator[Result]:
         start = process_time()
@@ -183,9 +178,8 @@ class Measurement:
     def play_new(self, chooser: Chooser, least: int, fitted: Fitted | None = None) -> Result:
         """Play the new tasks, all of them equally often."""
         fitted = fitted or Fitted()
-        suite = self.stranger.suite(new=True, world=self.world)
-        times = -(-least // len(suite.tasks))
-        seats = [self._seat(suite, task, "new", time) for task in suite.tasks for time in range(times)]
+        suite, seats = self._new(least)
+        times = len(seats) // len(suite.tasks)
         start = process_time()
         episodes = self._play(seats, chooser, fitted)
         spent = process_time() - start
@@ -210,6 +204,16 @@ class Measurement:
             licensed=fitted.licensed,
         )
 
+    def record_new(self, chooser: Chooser, least: int, fitted: Fitted | None = None) -> list[Trajectory]:
+        """The episodes of `play_new`."""
+        suite, seats = self._new(least)
+        return _rows(suite, seats, self._play(seats, chooser, fitted or Fitted()))
+
+    def _new(self, least: int) -> tuple[SelectedSuite, list[Seat]]:
+        suite = self.stranger.suite(new=True, world=self.world)
+        times = range(-(-least // len(suite.tasks)))
+        return suite, [self._seat(suite, task, "new", time) for task in suite.tasks for time in times]
+
     def _seat(self, suite: SelectedSuite, task: Task, *seed: object) -> Seat:
         stranger = self.stranger
         return Seat(suite, task, seed, stranger.max_steps, stranger.candidates)
@@ -221,3 +225,8 @@ class Measurement:
         ]
         policy = self.stranger.policy(self.world)
         return run_together(tasks, policy=policy, scorer=fitted.scorer)
+
+
+def _rows(suite: SelectedSuite, seats: Sequence[Seat], episodes: Sequence[Episode]) -> list[Trajectory]:
+    name = suite.environment.name
+    return [trajectory_of(seat.task, name, one, source="mock") for seat, one in zip(seats, episodes, strict=True)]
