@@ -198,7 +198,7 @@ def beside(kinds: Sequence[Kind]) -> Iterator[Beside]:
     for kind in kinds:
         own = outside_of(kind.domain, kind.own).distances
         foreign = {other.name: other.own for other in kinds if other is not kind}
-        for name, states in ({_OWN: kind.own} | kind.variants | foreign).items():
+        for name, states in {_OWN: kind.own, **kind.variants, **foreign}.items():
             if states:
                 found = outside_of(kind.domain, states)
                 far = np.array([1.0] * len(states) + [0.0] * len(own))
