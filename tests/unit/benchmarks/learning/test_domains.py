@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from benchmarks.strangers.domains import Kind, app, beside, by_synonyms, reworded
+from benchmarks.learning.domains import Kind, app, beside, by_synonyms, reworded
 from qguide.qnet.features.domain import Domain
 from qguide.qnet.types import Message
 from qguide.training.licence.domain import fit_domain

@@ -1,6 +1,6 @@
 """Domains of Q models beside each other's states: what is outside, and what the check costs.
 
-    python -m benchmarks.strangers.domains --recorded alfworld=runs/held_out --model alfworld=embedded
+    python -m benchmarks.learning.domains --recorded alfworld=runs/held_out --model alfworld=embedded
 
 A Q model of features is learned from each environment's recorded tasks. Its own states are those of
 new tasks: as the agent plays them, by another policy (the posterior that it guides), and with the
