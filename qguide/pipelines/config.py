@@ -167,7 +167,8 @@ def load_pipeline(
     options = {"slots": slots, "output": None if output is None else str(output)}
     config = load_config(PipelineConfig, path, options=options)
     stage_overrides, values = _sorted(overrides, config.values)
-    config = config.model_copy(update={"values": {**config.values, **values}})
+    if values:  # stages are named by them, too
+        config = load_config(PipelineConfig, path, options={**options, **values})
     stages = expanded(config)
     more = _by_stage(stages, stage_overrides)
     placed = {
@@ -183,14 +184,14 @@ def load_pipeline(
 
 
 def _sorted(overrides: Sequence[str], values: Mapping[str, Scalar]) -> tuple[list[str], dict[str, str]]:
-    """Those of a stage's field, and the values that replace the file's."""
+    """Those of a stage's field, and the fields of the file's values with what replaces them."""
     of_stages, replaced = [], {}
     for override in overrides:
-        name, _, value = override.partition("=")
+        name, equals, value = override.partition("=")
         if "." in name:
             of_stages.append(override)
-        elif name in values:
-            replaced[name] = value
+        elif name in values and equals:
+            replaced[f"values.{name}"] = value
         else:
             raise ConfigError(
                 f"--set {override!r} names neither a stage nor a value; write stage.field=value, or NAME=value "

@@ -108,6 +108,23 @@ def test_what_stages_share_is_replaced_by_name(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
+    ("override", "message"),
+    [
+        ("environment=a b", "stage 'trees_a b': use letters, digits, - and _"),
+        ("environment", "names neither a stage nor a value; write stage.field=value, or NAME=value"),
+    ],
+)
+def test_a_replaced_value_is_refused_as_one_of_the_file_is(tmp_path: Path, override: str, message: str) -> None:
+    with pytest.raises(ConfigError) as refused:
+        read(
+            tmp_path,
+            VALUES.replace("stages.trees", 'stages."trees_{environment}"').replace("shop:SHOP", "shop"),
+            override,
+        )
+    assert message in str(refused.value)
+
+
+@pytest.mark.parametrize(
     ("before", "after", "message"),
     [
         ("{count}", "{counts}", "stage trees has {counts}; name one of its values: output, environment, count"),
