@@ -243,10 +243,14 @@ def action_words(reply: Message, seen: str = "") -> ActionWords:
     return ActionWords(" ".join(said), verb, ("",) * len(said[1:]), tuple(said[1:]))
 
 
-@lru_cache(_CACHED_TEXTS)
 def listed_choices(text: str) -> dict[str, str]:
     """The lines of a list of choices by their numbers or letters; none of a single one."""
-    listed = {number.lower(): choice for number, choice in _LISTED.findall(read_part(text))}
+    return _choices(read_part(text))  # a cache of whole texts would keep all that agents ever read
+
+
+@lru_cache(_CACHED_TEXTS)
+def _choices(text: str) -> dict[str, str]:
+    listed = {number.lower(): choice for number, choice in _LISTED.findall(text)}
     return listed if len(listed) > 1 else {}
 
 

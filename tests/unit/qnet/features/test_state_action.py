@@ -3,7 +3,15 @@ import pytest
 
 from qguide.qnet.features.hashing import Hasher, entry
 from qguide.qnet.features.state_action import candidate_features, state_features, state_of
-from qguide.qnet.features.words import action_words, focused, named_parts, numbers_of, skeleton, surroundings
+from qguide.qnet.features.words import (
+    action_words,
+    focused,
+    listed_choices,
+    named_parts,
+    numbers_of,
+    skeleton,
+    surroundings,
+)
 from qguide.qnet.types import History, Message, ToolCall
 
 
@@ -213,6 +221,11 @@ def test_the_number_of_a_choice_is_read_as_the_choice(reply: str) -> None:
 @pytest.mark.parametrize("reply", ["4", "0", "a door", "22", "2 songs"])
 def test_what_is_no_number_of_a_choice_is_read_as_it_is(reply: str) -> None:
     assert action_words(Message("assistant", reply), LISTED).key == reply
+
+
+def test_only_the_part_of_a_list_that_is_read_is_kept() -> None:
+    long = LISTED + "\n" + "a " * 5000
+    assert listed_choices(f"{long}b{long}") is listed_choices(f"{long}c{long}"), "one entry of the cache"
 
 
 def test_a_choice_that_was_taken_is_known_whatever_its_number() -> None:
