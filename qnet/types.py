@@ -264,15 +264,15 @@ class HistoryWindow:
 
     Attributes:
         read_messages: those of the task, and the newest ones.
-        read_tokens: of those.
         left_out_messages: those between them.
         left_out_tokens: of the messages that were left out; estimated without a tokenizer.
+        read_tokens: of the messages that were read; 0 in an episode's state of before.
     """
 
     read_messages: int
-    read_tokens: int
     left_out_messages: int
     left_out_tokens: int
+    read_tokens: int = 0
 
     @property
     def read_share(self) -> float:

@@ -1,8 +1,10 @@
 """Step records of an episode become its transcript again."""
 
+from dataclasses import replace
+
 import pytest
 
-from qguide.qnet.types import History, Message, ToolCall
+from qguide.qnet.types import History, HistoryWindow, Message, ToolCall
 from qguide.server.episodes.state import Episode, Offer
 from qguide.server.episodes.transcript import Transcript, merged, read_transcript
 
@@ -34,6 +36,14 @@ def test_each_message_is_kept_once_and_without_its_wire_format() -> None:
     assert transcript.messages[0].wire is None
     assert transcript.messages[1].tool_calls[0].id == "call-1"
     assert (episode.steps, episode.records, episode.messages) == (2, 2, 3)
+
+
+def test_a_window_of_before_that_tells_no_read_tokens_is_read() -> None:
+    window = HistoryWindow(read_messages=3, read_tokens=9, left_out_messages=2, left_out_tokens=40)
+    _, kept = recorded(((TASK,), offer(1, "look", window=window)))
+    assert kept.offers[0].window == window
+    earlier = offer(1, "look", window=window).to_json().replace(b',"read_tokens":9', b"")
+    assert Offer.model_validate_json(earlier).window == replace(window, read_tokens=0)
 
 
 def test_each_offer_has_the_depth_of_the_action_after_it() -> None:
