@@ -171,7 +171,7 @@ class GuidedStepService(RequestService):
         if obstacle is None and num_candidates > 1:  # single draws are what guided ones must beat
             threshold = threshold_settings(self.settings.thresholds, q_model)
         domain = domain_of(q_model, options.out_of_domain, self.settings)
-        long_history = long_history_mode(asked, self.settings)
+        long_history, least_read = long_history_mode(asked, self.settings), least_read_of(options, self.settings)
         return _Plan(
             guidance=Guidance(
                 num_candidates=num_candidates if chooses else asked.n,
@@ -199,12 +199,13 @@ class GuidedStepService(RequestService):
                 view=asked.view,
                 domain=domain,
                 long_history=long_history,
-                least_read=least_read_of(options, self.settings),
+                least_read=least_read,
             ),
             perturbation=self._perturbation(asked, chooses=chooses),
             threshold=threshold,
             escalation=self._escalation(asked, threshold),
             has_domain=domain is not None,
+            least_read=least_read,
             is_blind=obstacle is not None,
             warnings=warnings,
         )
@@ -292,9 +293,9 @@ class GuidedStepService(RequestService):
         decision, q_model = taken.decision, held.model
         below = decision.below_threshold
         greedy = plan.guidance.sampling.first_is_greedy and decision.candidates[0].greedy is not False
-        # None where the Q model was not asked, or has no domain and read no window.
-        asked_domain = plan.has_domain or decision.window is not None
-        known = decision.out_of_domain or (asked_domain and decision.q_values is not None)
+        # None where the Q model was not asked, or nothing refuses a state.
+        bounded = plan.has_domain or (decision.window is not None and plan.least_read > 0)
+        known = decision.out_of_domain or (bounded and decision.q_values is not None)
         offer = Offer(
             at=len(asked.history),
             q_values={candidate.message.text: q for candidate, q in decision.scored_candidates},
@@ -359,5 +360,6 @@ class _Plan:
     threshold: ThresholdSettings | None
     escalation: Policy | None
     has_domain: bool
+    least_read: float
     is_blind: bool
     warnings: tuple[str, ...]

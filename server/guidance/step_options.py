@@ -139,7 +139,7 @@ def reason_unread(window: HistoryWindow | None, least_read: float) -> str:
     if window is None or window.read_share >= least_read:
         return ""
     return (
-        f"this Q model reads {window.read_share:.1%} of the history, and guides from {least_read:.0%} on "
+        f"this Q model reads {window.read_share:.1%} of the history, and guides from {least_read * 100:g}% on "
         "(least_read, QGUIDE_LEAST_READ)"
     )
 

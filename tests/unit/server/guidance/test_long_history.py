@@ -167,12 +167,13 @@ def test_too_small_a_part_of_a_history_is_out_of_domain(tiny: TestClient) -> Non
 
 def test_the_record_says_at_which_steps_too_little_was_read(serve: Serve, tmp_path: Path) -> None:
     client = serve(SCORERS["qnet"](tmp_path).model_copy(update={"episodes_dir": tmp_path / "episodes"}))
-    for count in (12, 120):
-        act(client, turns(count), episode_id=f"e{count}")
-        client.post(f"/v1/episodes/e{count}/outcome", json={"reward": 1.0}).raise_for_status()
+    asked: list[tuple[int, Body]] = [(12, {}), (120, {}), (120, {"out_of_domain": "guide"}), (120, {"least_read": 0})]
+    for number, (count, options) in enumerate(asked):
+        act(client, turns(count), episode_id=f"e{number}", **options)
+        client.post(f"/v1/episodes/e{number}/outcome", json={"reward": 1.0}).raise_for_status()
     [file] = (tmp_path / "episodes").glob("offers-*.jsonl")
     rows = [OfferRow.model_validate_json(line) for line in file.read_text().splitlines()]
-    assert [row.out_of_domain for row in rows] == [False, True]
+    assert [row.out_of_domain for row in rows] == [False, True, None, None], "nothing is refused, so nothing was asked"
 
 
 def test_the_window_stays_where_it_begins_until_it_is_full(tiny: TestClient) -> None:
