@@ -3,6 +3,7 @@
 from collections.abc import Mapping, Sequence
 from colorsys import hls_to_rgb
 from pathlib import Path
+from zlib import crc32
 
 from rich.console import Console
 from rich.table import Table
@@ -18,8 +19,10 @@ _SAME = 1e-9
 
 
 def colour_of(method: MethodName) -> tuple[float, float, float]:
-    """Colour of a method in plots: hues in order, dark and light in turn; all methods of others share one."""
-    number = METHODS.index(method) if method in METHODS else len(METHODS)
+    """Colour of a method in plots: ours by hues in order, dark and light in turn; others paler, by their names."""
+    if method not in METHODS:
+        return hls_to_rgb(crc32(method.encode()) / 2**32, 0.5, 0.25)
+    number = METHODS.index(method)
     return hls_to_rgb(number / len(METHODS), 0.35 + 0.2 * (number % 2), 0.7)
 
 

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
+from itertools import takewhile
 from os.path import normpath
 from pathlib import Path
 from typing import Any, Final
@@ -68,17 +69,18 @@ _ENDS: Final = (*COMPRESSED, *_JSON, *_OTHERS, PARQUET)
 def files_of(source: Path, patterns: Sequence[str] = ()) -> list[Path]:
     """The files of a source: itself, or those below a folder in the order of their names.
 
-    A name with `*` stands for all files and folders that are named so.
+    A name with `*` stands for all files and folders that are named so, but for hidden ones such as `.git`.
     In a folder of the server's recordings these are the trees; its offers, and what a server that
     learns keeps beside them, hold no episodes.
     """
     if address := address_of(source):
         raise ConfigError(f"{address} is an address, and recordings are read from this machine; copy it here first")
     if "*" in str(source) and not source.exists():
-        named = sorted(Path(source.anchor).glob(str(source.relative_to(source.anchor))))
+        start = Path(*takewhile(lambda part: "*" not in part, source.parts))
+        named = sorted(path for path in start.glob(str(source.relative_to(start))) if not _is_hidden(path, start))
         if not named:
             raise ConfigError(f"{source} names no file or folder; change the name")
-        return [path for one in named for path in files_of(one, patterns)]
+        return list(dict.fromkeys(path for one in named for path in files_of(one, patterns)))  # `**` names some twice
     if source.is_dir():
         below = [path for path in sorted(source.glob("**/*")) if path.is_file() and not _is_hidden(path, source)]
         named = [path for path in below if any(path.match(pattern) for pattern in patterns)]

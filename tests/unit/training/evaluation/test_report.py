@@ -83,4 +83,5 @@ def test_the_reward_comes_first_where_rewards_are_graded() -> None:
 
 
 def test_methods_have_distinct_colours() -> None:
-    assert len({colour_of(method) for method in METHODS}) == len(METHODS)
+    methods = (*METHODS, "my_methods:shortest", "my_methods:longest")
+    assert len({colour_of(method) for method in methods}) == len(methods)

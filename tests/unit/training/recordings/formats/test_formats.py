@@ -242,7 +242,10 @@ def test_a_source_with_a_star_is_everything_that_is_named_so(tmp_path: Path) -> 
     for agent in ("b", "a"):
         for part in ("asked", "told"):
             dump(tmp_path / agent / part / "run.jsonl", {"messages": CHAT, "reward": 1, "task_id": f"{agent} {part}"})
+    dump(tmp_path / ".git" / "asked" / "run.jsonl", {"messages": CHAT, "reward": 1, "task_id": "hidden"})
     assert [episode.task_id for episode in read(tmp_path / "*" / "asked")] == ["a asked", "b asked"]
+    every = ["a asked", "a told", "b asked", "b told"]
+    assert [episode.task_id for episode in read(tmp_path / "**")] == every, "each file once"
     with pytest.raises(ConfigError, match="names no file or folder"):
         read(tmp_path / "*" / "heard")
 
