@@ -19,7 +19,7 @@ What several stages share is written once, in a table `[values]`, and stands in 
 import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from itertools import groupby
+from itertools import chain, groupby
 from pathlib import Path
 from typing import Annotated, Final, Self
 
@@ -146,6 +146,9 @@ class PipelineConfig(JobOptions):
     def _needs_are_stages(self) -> Self:
         if OUTPUT in self.values:
             raise ValueError(f"values.{OUTPUT} is always the pipeline's own folder; take another name")
+        for name in (*self.values, *chain(*self.matrix.values())):
+            if not _VARIABLE.fullmatch(f"{{{name}}}"):
+                raise ValueError(f"{name!r} is no name for a value; use letters, digits and _, and no digit first")
         stages = expanded(self)
         for name, stage in stages.items():
             for need in stage.needs:

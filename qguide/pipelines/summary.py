@@ -3,6 +3,7 @@
 import hashlib
 from collections.abc import Iterator
 from contextlib import contextmanager
+from glob import glob
 from pathlib import Path
 from typing import Final, Literal
 
@@ -40,13 +41,15 @@ class InputHashes:
     def of(self, path: Path) -> str:
         """One hexadecimal hash over a file, or over the names and contents of a folder's files.
 
-        Of a run folder, only what it hands to other jobs counts. What does not exist, such as a
-        name on the hub, has an empty hash.
+        Of a run folder, only what it hands to other jobs counts; of a source with a star, all that
+        it names. What does not exist, such as a name on the hub, has an empty hash.
         """
         if path.is_file():
             return self._of_file(path).hex()
         if not path.is_dir():
-            return ""
+            # A broken link is there by its own name.
+            named = [self.of(Path(found)) for found in sorted(glob(str(path))) if found != str(path)]
+            return hashlib.sha256(" ".join(named).encode()).hexdigest() if named else ""
         digest = hashlib.sha256()
         for file in _files(path):
             digest.update(f"{file.relative_to(path).as_posix()}\n".encode() + self._of_file(file))

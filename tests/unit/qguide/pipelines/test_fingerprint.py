@@ -32,6 +32,17 @@ def test_every_file_of_a_model_counts_with_its_name(tmp_path: Path) -> None:
     assert len({first, second, InputHashes().of(tmp_path)}) == 3
 
 
+def test_all_that_a_source_with_a_star_names_counts(tmp_path: Path) -> None:
+    for name in ("one", "two"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "rows.jsonl").write_text(name)
+    (tmp_path / "broken").symlink_to(tmp_path / "nowhere")
+    first = InputHashes().of(tmp_path / "*")
+    (tmp_path / "two/rows.jsonl").write_text("three")
+    assert len({"", first, InputHashes().of(tmp_path / "*")}) == 3
+    assert InputHashes().of(tmp_path / "broken") == InputHashes().of(tmp_path / "th*") == ""
+
+
 def test_what_is_not_there_has_an_empty_hash(tmp_path: Path) -> None:
     assert InputHashes().of(tmp_path / "Qwen/Qwen3-0.6B") == ""
 

@@ -128,6 +128,7 @@ def test_a_replaced_value_is_refused_as_one_of_the_file_is(tmp_path: Path, overr
     ("before", "after", "message"),
     [
         ("{count}", "{counts}", "stage trees has {counts}; name one of its values: output, environment, count"),
+        ("count = 96", "co-unt = 96", "'co-unt' is no name for a value; use letters, digits and _"),
         ("count = 96", 'output = "x"', "values.output is always the pipeline's own folder"),
     ],
 )
