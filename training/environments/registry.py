@@ -129,8 +129,8 @@ class SelectedSuite:
         """The suite, as one that knows solutions of its tasks."""
         if not isinstance(self.suite, GoldSuite):
             raise ConfigError(
-                f"environment {self.environment.name!r} has no solutions on record; set player to "
-                "'expert' or 'policy', or name an environment that has them"
+                f"environment {self.environment.name!r} has no solutions on record, which player 'gold' and policy "
+                "'scripted' play; set another, or name an environment that has them"
             )
         return self.suite
 

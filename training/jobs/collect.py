@@ -36,7 +36,7 @@ from qguide.training.evaluation.methods import Play, q_guided
 from qguide.training.rollouts.episode import Agent, AgentStep, Episode, derived_seed, first_reply, seeded
 from qguide.training.rollouts.harness import PlayableTask, Rollouts
 from qguide.training.rollouts.method import Method, MethodConfig, Models, Played, play_job
-from qguide.training.rollouts.models import expert_builder, prior_in_use
+from qguide.training.rollouts.models import check_selection, expert_builder, prior_in_use
 from qguide.training.rollouts.rollout import EnvironmentCall, ModelRequest, RolloutTask
 from qguide.training.trajectory import text_reply
 
@@ -138,8 +138,7 @@ class CollectConfig(MethodConfig):
             )
         if self.explored and not self.qnet:
             raise ValueError(f"explored is {self.explored}, but no Q model chooses; name a qnet, or set it to 0")
-        if self.tau is not None and self.selection == "argmax":
-            raise ValueError(f"tau is {self.tau}, and selection 'argmax' has none; leave out one of the two")
+        check_selection(self.selection, self.tau, q_field="qnet", q_name=self.qnet)
         return self
 
 

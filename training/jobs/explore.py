@@ -26,7 +26,7 @@ from qguide.training.exploration.mcts import Mcts, SearchedTree, search_task
 from qguide.training.exploration.tree_expansion import Exploration, ExploredTree, explore_task
 from qguide.training.rollouts.harness import PlayableTask, Rollouts
 from qguide.training.rollouts.method import Method, MethodConfig, Models, Played, play_job
-from qguide.training.rollouts.models import EMBEDDED, prior_in_use
+from qguide.training.rollouts.models import EMBEDDED, check_selection, prior_in_use
 from qguide.training.rollouts.policies import guide_actions
 from qguide.training.rollouts.rollout import RolloutTask
 
@@ -86,8 +86,7 @@ class ExploreConfig(MethodConfig):
                 f"guide is {self.guide!r} and exploration.candidates 1; a guide needs a choice, so "
                 "set candidates to 2 or more"
             )
-        if self.tau is not None and self.selection == "argmax":
-            raise ValueError(f"tau is {self.tau}, and selection 'argmax' has none; leave out one of the two")
+        check_selection(self.selection, self.tau, q_field="guide", q_name=self.guide)
         return self
 
 

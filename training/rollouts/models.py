@@ -252,6 +252,19 @@ def prior_in_use(name: str, selection: SelectionName | None, tau: float | None) 
     return fitted.model_copy(update={"tau": tau}) if fitted and tau is not None else fitted
 
 
+def check_selection(selection: SelectionName | None, tau: float | None, *, q_field: str, q_name: str) -> None:
+    """Refuse a tau that the argmax of Q does not have, and both where no Q model chooses.
+
+    Raises:
+        ValueError: for the validators of configurations.
+    """
+    if tau is not None and selection == "argmax":
+        raise ValueError(f"tau is {tau}, and selection 'argmax' has none; leave out one of the two")
+    if not q_name and (selection or tau is not None):
+        said = f"selection is {selection!r}" if selection else f"tau is {tau}"
+        raise ValueError(f"{said}, but no Q model chooses; name a {q_field}, or leave it out")
+
+
 def licence_warning(name: str) -> str:
     """Warning of what this Q model's manifest lacks; "" for a licensed one, and for a judge."""
     if (manifest := _manifest_of(name)) is None:

@@ -3,6 +3,7 @@
 from pathlib import Path
 
 import pytest
+from pydantic import BaseModel, ValidationError
 from rich.console import Console
 
 from qguide.qnet.decision.selection import DEFAULT_TAU
@@ -15,6 +16,7 @@ from qguide.training.environments.corridor import CorridorConfig
 from qguide.training.exploration.decision_groups import Decisions
 from qguide.training.exploration.tree_expansion import Exploration
 from qguide.training.jobs.choice_regret import ChoiceRegretConfig, run_choice_regret
+from qguide.training.jobs.collect import CollectConfig
 from qguide.training.jobs.evaluate import EvaluateConfig, run_evaluate
 from qguide.training.jobs.explore import ExploreConfig, run_explore
 from qguide.training.jobs.groups import Continuation, GroupsConfig, run_groups
@@ -134,3 +136,19 @@ def test_a_job_selects_as_a_server_would_unless_it_is_told(tmp_path: Path) -> No
     assert prior_in_use(known, "argmax", None) is prior_in_use(plain, None, None) is None
     assert prior_in_use(known, "posterior", 0.1) == PriorSection(tau=0.1, greedy_weight=1.0)
     assert prior_in_use(plain, "posterior", None) == PriorSection(tau=DEFAULT_TAU)
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"selection": "argmax", "tau": 0.3}, "selection 'argmax' has none"),
+        ({"selection": "posterior"}, "selection is 'posterior', but no Q model chooses; name a"),
+        ({"tau": 0.3}, "tau is 0.3, but no Q model chooses; name a"),
+    ],
+)
+@pytest.mark.parametrize("config", [CollectConfig, ExploreConfig])
+def test_a_selection_that_nothing_makes_is_refused(
+    config: type[BaseModel], options: dict[str, object], said: str, tmp_path: Path
+) -> None:
+    with pytest.raises(ValidationError, match=said):
+        config.model_validate({"output": tmp_path, "environment": CorridorConfig(count=1)} | options)
