@@ -4,7 +4,7 @@
 are the alternatives in its figure 4, and `outcome_advantage` is AgentPRM's progress. All give one
 value per node id. The root has no action and so no label.
 
-AgentPRM estimates its labels by temporal differences, lambda-returns and advantages by GAE:
+AgentPRM (Xi et al., 2025) estimates its labels by temporal differences, lambda-returns and advantages by GAE:
 
     delta(s, a) = r + gamma * V(s') - V(s)
     A(s, a)     = delta(s, a) + gamma * lambda * A(s', a')              (progress)
@@ -15,6 +15,8 @@ V(s_t) = M(s_t, a_t), the value of the action that was taken. In a tree a state 
 so V(s) and A(s', a') are means over the children, each weighted by the number of leaves below it
 (ours). So lambda = 1 and gamma = 1 give `average_outcome`, without any value, and a trajectory gives
 GAE (Schulman et al., 2016). V is 0 after a leaf.
+Its rounds are those of `pipeline_agentprm.toml`: label with the model before, fit again. The loss on
+A beside Q is `progress_weight` in `q_training/loss_terms.py`.
 """
 
 from collections.abc import Iterator, Mapping

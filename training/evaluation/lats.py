@@ -2,7 +2,14 @@
 
 Each iteration walks from the root to the most promising leaf by UCT, expands it with M candidates
 and goes on with the one of highest Q, step by step to the end; the true outcome is backed up along
-the way. In the paper the language model itself values states and reflects on failures.
+the way (`exploration/mcts.py`):
+
+    UCT(s) = V(s) + w * sqrt(ln N(parent) / N(s))
+    V(s) <- (V(s) * (N(s) - 1) + r) / N(s)
+
+In the paper the language model itself values states, and its values are in V from the start; here
+Q only orders a node's new children, and V is of outcomes alone. In the paper the model also reflects
+on failures; nothing reflects here.
 
 The search steps the environment with every candidate and sees every outcome, which no server can.
 """

@@ -1,5 +1,14 @@
 """Whole trajectories, ranked by the values of the states that they reached (AgentRM's best-of-n).
 
+AgentRM (Xia et al., 2025) searches trees with a policy, regresses a model on the states' values, and
+chooses by it whole trajectories, or steps in a beam search (`beam_search.py`):
+
+    V(s) = mean outcome of the roll-outs through s          (explore with strategy = "mcts"; label)
+    loss = (M(s) - V(s))^2                                  (train-qnet, read_at = "observation")
+    chosen: the trajectory with the highest M at its end    (`verifier_best_of_n`)
+
+Drawing may end early, at a trajectory whose value is `stop_at` (ours).
+
 The Q model sees only the chat: it learns neither a reward nor that an episode has ended.
 """
 

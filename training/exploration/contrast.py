@@ -1,5 +1,9 @@
 """Exploration of an agent along an expert's trajectory, and its mistakes there (IPR 3.2 and 3.3).
 
+IPR (2024) repeats: explore as follows, then train the agent on the pairs by the sum of outcome-DPO,
+step-DPO and SFT (equations 7 to 10, `policy_training/dpo_loss.py`); DPO's reference stays the SFT
+policy. Step rewards are means of roll-outs (`step_rewards.py`).
+
 The agent plays to the end from every state of the expert's trajectory. An episode in which it takes
 the expert's action, word for word, is its episode from the next state, too, and is not played
 again. Step rewards are computed only of the states that need them: where the agent takes another

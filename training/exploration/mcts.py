@@ -1,8 +1,16 @@
 """Monte Carlo tree search of one task, with a policy that draws and rolls out (StepQ algorithm 1).
 
+StepQ (Zhai et al., 2024) repeats, m times or until a reward of 1: walk to a leaf by UCT, add n draws
+to it, play each to the end, and back the outcomes up. Each action of the best path and its sibling
+of lowest Q are a pair, which teaches a model pi; the draw of highest Q is taken (equation 10):
+
     UCT(s) = V(s) + sqrt(eta * ln N(parent) / N(s))                     (equation 4)
     V(s) <- (V(s) * (N(s) - 1) + r) / N(s)                              (equation 5)
     Q(s_t, a_t) = V(s_{t+1})                                            (equation 6)
+    loss = -log sigmoid(Q(s, a_win) - Q(s, a_lose))                     (equation 8)
+    Q(s, a) = beta * (log pi(a | s) - log pi_ref(a | s))                (equation 9)
+
+The pairs are in `algorithms/preferences.py`, the loss in `policy_training/dpo_loss.py`.
 
 Two things differ from the published algorithm (ours). The steps of a roll-out are added to the
 tree, because otherwise a tree of few iterations has no winning path. An action that a child of the

@@ -2,6 +2,9 @@
 
     draw a_t ~ pi( . | e_1:t-1) until r(s_t, a_t) >= r(s_t-1, a_t-1)                (algorithm 1)
     chosen: the draw with the highest reward; rejected: the one with the lowest
+    loss = DPO of these pairs                                           (3.4; policy_training/dpo_loss.py)
+
+r is the mean outcome of roll-outs (`step_rewards.py`).
 
 The paper draws without a limit; the limit here is ours, because a reward that stands at its highest
 value by chance may never be reached again. Two more things are ours. The trajectory goes on with

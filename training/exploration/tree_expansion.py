@@ -1,10 +1,24 @@
 """Exploration tree of one task, from a policy's own trajectories (QLASS algorithm 2).
 
+QLASS (Lin, Tang et al., 2025) learns how an episode will end if an action is taken:
+
+    1. clone the expert's episodes                                      (4.1; jobs/sft.py)
+    2. until no node waits: draw a trajectory from a node of depth <= D with fewer than W children,
+       merge it, and let its nodes wait unless its outcome is 0         (algorithm 2; here)
+    3. Q(s, a) = r + gamma * max over a' of Q(s', a')                   (7; algorithms/labelling.py)
+    4. loss = mean over tokens of (QNet(s, a) - Q(s, a))^2              (11; q_training/loss_terms.py)
+    5. at each step take the draw of highest Q, of M                    (4.4; evaluation/methods.py)
+
 Two things differ from the published algorithm (ours). A draw from a node must start with an action
 that none of its children has: samples of a trained policy mostly repeat each other, and a tree
 without branches has no siblings to compare. And the number of trajectories is limited; if there is
 an expert, half of them are reserved for its branch, because nodes on a successful path teach the
 most.
+
+Q*Agent is QLASS's earlier version, on WebShop: steps 1 to 5, and the M draws of step 5 may be made
+under paraphrases of the task (`qnet/decision/perturbation.py`), because a policy that is sure of
+its action repeats it. Any environment's task is paraphrased here (ours). Q*Agent-ST clones the
+expert's episodes and the guided ones (`collect`, then `sft`).
 """
 
 from collections.abc import Collection, Sequence

@@ -10,6 +10,15 @@ reads the rows of other jobs and writes preference rows for `train-dpo`:
                a tree's branches with different outcomes (trajectory_pairs)       StepQ's ablation
     collect    episodes of one task with different outcomes (against_expert)      ETO
 
+ETO (Song et al., 2024) clones the expert, then repeats: let the policy play the expert's tasks, pair
+the two episodes of each task by outcome, and fit the policy by DPO over whole episodes e, whose log pi
+is the sum over the replies' tokens (`policy_training/dpo_loss.py`):
+
+    loss = -log sigmoid(beta * log pi(e_win) / pi_ref(e_win) - beta * log pi(e_lose) / pi_ref(e_lose))
+
+Whichever of the two ended better is chosen here, and a task gives `most_per_task` pairs, those of
+the largest differences. A round is a run of `collect`, `pairs` and `train-dpo`.
+
 It takes seconds, so a killed run starts over; its rows appear all at once when it is done.
 """
 
