@@ -45,6 +45,8 @@ on_the_device = pytest.mark.skipif(not DEVICE, reason="runs in a process of its 
 
 HYBRIDS_AND_EXPERTS = ("lfm2", "qwen3_5_text", "falcon_h1", "qwen3_moe")
 
+CHECKPOINTS = {"gradient_checkpointing": True}
+
 FEW = {"epochs": 1, "batch_tokens": 120, "micro_batch_tokens": 120}
 
 
@@ -225,8 +227,10 @@ def test_a_qnet_trains_there_and_is_resumed(changes: dict[str, Any], options: di
 
 @on_the_device
 @pytest.mark.usefixtures("trains_there")
-@pytest.mark.parametrize("options", [{}, {"gradient_checkpointing": True}])
-@pytest.mark.parametrize("architecture", HYBRIDS_AND_EXPERTS)
+@pytest.mark.parametrize(
+    ("architecture", "options"),
+    [("lfm2", {}), ("qwen3_5_text", {}), *((name, CHECKPOINTS) for name in ("lfm2", "falcon_h1", "qwen3_moe"))],
+)
 def test_a_hybrid_and_experts_train_there(architecture: str, options: dict[str, Any], tmp_path: Path) -> None:
     policy = save_policy(tmp_path / "policy", tiny_config(architecture))
     config = qnet_config(tmp_path, policy, groups=(groups_in(tmp_path / "few", range(4)),), held_back_groups=())
@@ -283,4 +287,4 @@ def test_all_of_these_pass_in_a_process_that_has_the_device(device: str) -> None
         text=True,
     )
     assert done.returncode == 0, done.stdout[-8000:]
-    assert "26 passed" in done.stdout
+    assert "23 passed" in done.stdout
