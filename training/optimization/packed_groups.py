@@ -43,7 +43,7 @@ def pack_groups(
     for decision in decisions_of(row) if read_at == "observation" else choices_of(row):
         asked = _render(renderer, decision, answers=read_at == "observation" or framing is not None)
         if asked.longest > max_length:
-            break
+            break  # not continue: later histories hold this one
         tree = packed[-1] if packed else PackedTree()
         if not packed or len(tree) + asked.new_tokens(tree) > max_tokens:
             packed.append(tree := PackedTree())
@@ -113,6 +113,7 @@ def _add(
 ) -> list[int]:
     """Add a decision's candidates, and return the positions where the Q of each is read."""
     history, spans = asked.state.token_ids, asked.state.action_spans
+    # The tree has this state's history up to the step before: only what that step brought is new.
     stem = tree.add(history)[-1]
     ends = [tree.extend(stem, candidate)[-1] for candidate in asked.candidates]
     answered = [

@@ -57,6 +57,7 @@ class PackedReplies(TokenTrie):
         """Add a reply to its state; returns its index in `replies`."""
         indices = self.add(path.token_ids)
         reply = tuple(indices[position] for position in path.scored)
+        # In a trie equal indices are equal tokens after equal tokens: the same reply in the same state.
         if reply not in self._reply_index:
             self._reply_index[reply] = len(self.replies)
             self.replies.append(reply)
@@ -72,6 +73,7 @@ def reply_path(
         reply: an assistant's message, then answers and messages in turn.
     """
     rendered = renderer.encode_episode((*history, *reply))
+    # The history's own replies have spans, too; those of `reply` come last.
     own = rendered.action_spans[-sum(message.role == "assistant" for message in reply) :]
     scored = [
         position for number, (start, end) in enumerate(own) if number not in mistakes for position in range(start, end)
@@ -132,6 +134,7 @@ def pack_candidates(
 def _with_room(packed: list[PackedReplies], paths: Sequence[ReplyPath], *, max_tokens: int) -> PackedReplies:
     """The last packed row if these paths fit into it, or a new one."""
     if packed:
+        # At most: what the paths share with each other alone counts in each of them.
         added = sum(packed[-1].new_tokens(path.token_ids) for path in paths)
         if len(packed[-1]) + added <= max_tokens:
             return packed[-1]

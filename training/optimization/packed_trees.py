@@ -151,6 +151,8 @@ class PackedTree(TokenTrie):
     def add_labelled(self, token_ids: Sequence[int], weight: Sequence[float], target: Sequence[float]) -> list[int]:
         """Add a path with its weights and targets, and return each token's index."""
         indices = self.add(token_ids)
+        # Paths share tokens, whose errors add up: w (q - t)^2 + w' (q - t')^2 is one square around the
+        # weighted mean of t and t', and a constant without a gradient.
         for index, w, t in zip(indices, weight, target, strict=True):
             self.weight[index] += w
             self.weighted[index] += w * t
@@ -253,6 +255,7 @@ def pack_tree(
         place_of = {one.node_id: one.place for one in mine}
         if labelled.target != "judge":  # a judge's scores are no outcomes
             tree.groups = sibling_choices(labelled, mine)
+        # An action whose predecessor's label is in another row has none: Q of both must be in one pass.
         tree.successions = [(one.place, place_of[one.parent_id]) for one in mine if one.parent_id in place_of]
         tree.finish()
     return packed
@@ -344,6 +347,7 @@ def _read_places(rendered: RenderedEpisode, read_at: ReadAt) -> list[int]:
     spans = rendered.action_spans
     if read_at == "action":
         return [end - 1 for _, end in spans]
+    # The token before a reply ends its prompt; after the last action the path itself ends so.
     return [*(start - 1 for start, _ in spans[1:]), len(rendered.token_ids) - 1]
 
 
