@@ -64,7 +64,8 @@ class LiveGroup:
         episodes: ends of episodes so far.
         models: the versions that are loaded, by number.
         version, challenger, candidate: those that guide, and the one in the shadow; None: none.
-        spent, pending: on candidates, in the budget's period and since that was noted.
+        noted, noting, pending: spent on candidates: in the budget's period, as the ledger has it; what
+            is being written there; and since then.
         loads_again_s: versions that could not be loaded, and the time of the loop before which
             that is not tried again.
         outdated: versions that no server of this release can load, and why.
@@ -84,7 +85,8 @@ class LiveGroup:
     version: int | None = None
     challenger: int | None = None
     candidate: int | None = None
-    spent: Spent = field(default_factory=Spent)
+    noted: Spent = field(default_factory=Spent)
+    noting: Spent = field(default_factory=Spent)
     pending: Spent = field(default_factory=Spent)
     loads_again_s: dict[int, float] = field(default_factory=dict)
     outdated: dict[int, str] = field(default_factory=dict)
@@ -96,8 +98,12 @@ class LiveGroup:
 
     def over_budget(self, budget: Budget) -> bool:
         """True if nothing of it is left."""
-        both = self.spent.plus(self.pending)
-        return budget.is_spent(both.tokens, both.cost)
+        return budget.is_spent(self.spent.tokens, self.spent.cost)
+
+    @property
+    def spent(self) -> Spent:
+        """All that was spent on candidates in the budget's period."""
+        return self.noted.plus(self.noting).plus(self.pending)
 
     def read_progress(self, *, spent_since: float) -> None:
         """Take over the group's state, as far as the versions that it needs are loaded.
@@ -113,7 +119,7 @@ class LiveGroup:
         self.share = of.share if self.model(self.version) else 0.0
         challenged = self.share > 0 and self.model(self.challenger) is not None
         self.challenger_share = of.challenger_share if challenged else 0.0
-        self.spent, self.policies = of.spending.since(spent_since), dict(of.policies)
+        self.noted, self.policies = of.spending.since(spent_since), dict(of.policies)
 
     def label(self, version: int) -> str:
         """Version of a learned Q model, as metrics and recordings tell it from other groups'."""

@@ -153,12 +153,7 @@ class Learning:
         live = await self._live(group)
         async with live.lock:
             return state_of(
-                group,
-                live.group.progress,
-                self.rules,
-                share=live.share,
-                spent=live.spent.plus(live.pending),
-                nameless=live.nameless,
+                group, live.group.progress, self.rules, share=live.share, spent=live.spent, nameless=live.nameless
             )
 
     async def curve(self, group: str) -> CurveState:
@@ -185,9 +180,12 @@ class Learning:
         for live in list(self._groups.values()):
             if live.pending.tokens and not live.group.waits:
                 # Before the first wait: what is spent meanwhile is counted with the next line.
-                spent, live.pending = live.pending, Spent()
-                line = SpentLine(tokens=spent.tokens, cost=spent.cost, at=time.time())
-                await self._change(live, partial(live.group.end, line))
+                live.noting, live.pending = live.pending, Spent()
+                line = SpentLine(tokens=live.noting.tokens, cost=live.noting.cost, at=time.time())
+                try:
+                    await self._change(live, partial(live.group.end, line))
+                finally:
+                    live.noting = Spent()
 
     async def _end_silent(self) -> None:
         silent: dict[str, list[SilentLine]] = {}
@@ -274,7 +272,7 @@ class Learning:
             episodes={"guided": latest.guided.count, "unguided": latest.control.count},
             extra=extra_figures(progress),
             difference={"low": interval.low, "estimate": interval.estimate, "high": interval.high},
-            spent={"tokens": live.spent.tokens, "cost": live.spent.cost},
+            spent={"tokens": live.noted.tokens, "cost": live.noted.cost},
         )
 
     def _tell(self, event: str, group: str, version: int | None, reason: str, **more: str) -> None:

@@ -17,9 +17,11 @@ from qguide.server.chat.fake_openai import FakeUpstream
 from qguide.server.episodes.learning_part import Arm
 from qguide.server.guidance.step_types import StepPrices, cost_of, extra_of
 from qguide.server.learning import phase_changes
-from qguide.server.learning.lines import EpisodeLine, SpentLine
+from qguide.server.learning.group import Group
+from qguide.server.learning.lines import EpisodeLine, PhaseLine, SpentLine
 from qguide.server.learning.parameters import Budget, Rules
 from qguide.server.learning.progress import Progress
+from qguide.server.learning.service import Learning
 from qguide.server.learning.status_body import state_of
 from qguide.server.learning.tally import Spending, Spent
 from qguide.server.settings.settings import Settings
@@ -145,6 +147,31 @@ def test_a_spent_budget_stops_the_draws_and_not_the_agent(
     assert found["unguided"]["episodes"] == explored
     assert found["episodes"] == explored + 1
     assert "so one candidate a step is drawn" in found["sentence"]
+
+
+def test_a_budget_is_spent_while_that_is_being_noted(
+    serve: Serve, settings: Settings, numbers: Iterator[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    client = serve(settings.model_copy(update={"learn_exploration": 1.0, "learn_budget_tokens": 60}))
+    learning: Learning = client.app.state.learning  # type: ignore[attr-defined]
+    end, found = Group.end, []
+
+    def watched(group: Group, line: EpisodeLine | SpentLine) -> list[PhaseLine]:
+        if isinstance(line, SpentLine):
+            [live] = learning._groups.values()
+            found.append((live.over_budget(learning.rules.budget), live.spent.tokens == line.tokens))
+        return end(group, line)
+
+    monkeypatch.setattr(Group, "end", watched)
+    # No step of the server's own time is noted before all is spent.
+    monkeypatch.setattr(learning, "_notes_at_s", float("inf"))
+    chance = Random(0)
+    while not (before := state(client)["cost"])["spent"]:
+        play(client, next(numbers), chance)
+    assert client.portal is not None
+    client.portal.call(learning._note_spent)
+    assert found == [(True, True)]
+    assert state(client)["cost"] == before
 
 
 def _noted_tokens(ledger: Path) -> int:
