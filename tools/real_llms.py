@@ -64,7 +64,8 @@ PLOTTED: Final = (*NAMES, "terminal_bench")
 BY_SECTION: Final = ("mint_after_one", "mint_after_two")
 STOPPED: Final = "mint_after_two"
 TOKENS: Final = 3_535
-"""Tokens of cl100k_base, counted once, that all five of `STOPPED` write; shares of characters differ by .4 points at most."""
+"""Tokens of cl100k_base that all five of `STOPPED` write, counted once; shares are of characters, which differ by
+.4 points at most."""
 CHOOSER: Final = "q in group"
 _OTHERS: Final = ("− random", "− best rule", f"− {KNOWING}")
 
