@@ -148,6 +148,7 @@ def evidence_of(decisions: Iterable[HeldBackDecision], *, tau: float | None = No
     Args:
         tau: of the posterior that is served, where decisions have none of their own; None fits it.
     """
+    decisions = list(decisions)
     informing = [one for one in decisions if one.valued.informs]
     if not informing:
         return Evidence(0, 0, 0, {}, "", 0.0, (0.0, 0.0), None, None)
@@ -181,7 +182,7 @@ def evidence_of(decisions: Iterable[HeldBackDecision], *, tau: float | None = No
         own=own,
         gain=fmean(gains[own]),
         gain_interval=intervals[own],
-        ceiling=_ceiling(informing),
+        ceiling=_ceiling(decisions),  # of equal means, too: those are where two halves disagree
         tau=fitted,
     )
 

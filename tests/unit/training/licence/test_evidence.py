@@ -124,10 +124,11 @@ def test_the_noise_ceiling_is_what_a_model_that_knows_all_would_order_as_the_out
     assert evidence_of([sure] * 29).ceiling is None, "too few pairs"
 
 
-def test_the_noise_ceiling_is_that_of_draws_with_a_known_chance() -> None:
-    """Coins of .7 and .3, eight draws each: the mean of eight is the order of the truth in most pairs."""
+@pytest.mark.parametrize("draws", [2, 8])
+def test_the_noise_ceiling_is_that_of_draws_with_a_known_chance(draws: int) -> None:
+    """Coins of .7 and .3: the mean of the draws is the order of the truth in most pairs."""
     rng = np.random.default_rng(0)
-    drawn = [tuple(tuple(map(float, rng.random(8) < chance)) for chance in (0.7, 0.3)) for _ in range(4_000)]
+    drawn = [tuple(tuple(map(float, rng.random(draws) < chance)) for chance in (0.7, 0.3)) for _ in range(4_000)]
     means = np.array([[np.mean(own) for own in pair] for pair in drawn])
     differ = means[:, 0] != means[:, 1]
 
@@ -135,7 +136,7 @@ def test_the_noise_ceiling_is_that_of_draws_with_a_known_chance() -> None:
         [HeldBackDecision(f"{n % 20}", (1.0, 0.0), EVEN, pair) for n, pair in enumerate(drawn)]
     ).ceiling
 
-    assert ceiling == pytest.approx((means[differ, 0] > means[differ, 1]).mean(), abs=0.03)
+    assert ceiling == pytest.approx((means[differ, 0] > means[differ, 1]).mean(), abs=0.05)
 
 
 def test_credit_is_the_correlation_of_advantage_and_surprise() -> None:
