@@ -315,7 +315,7 @@ class EnvironmentBundle(Generic[C]):
         write_games: writes games for `qguide generate`; None if games cannot be generated.
         packages: distributions on which results depend; evaluations record their versions.
         actions: lists the actions, or whole replies, from which the policies "random" and "scripted"
-            draw after a history; None reads the numbered choices of the last observation.
+            draw after a history; None reads the numbered choices of the last observation that has any.
         harmless: an action that is valid at the start of every task and changes nothing, for the
             checks of `qguide environment check`; None if there is none.
         branching: how branches begin; "auto" finds out by playing `probes` twice.

@@ -67,7 +67,7 @@ from qguide.training.workers.suite import RemoteSuite, move_to_workers
 
 _LIMITS = frozenset({"output", "parallel", "workers", "minutes", "calls", "differing"})
 MAY_CHANGE = _LIMITS | INFERENCE_MAY_CHANGE | UPSTREAMS_MAY_CHANGE
-"""Fields that a resumed run may change, because no row depends on them."""
+"""Fields that a resumed run may change: no row depends on them, but for a task's that a limit has cut, which stays as it is."""
 MOST_ATTEMPTS = 3
 """Times that a task is played which lost workers end."""
 

@@ -139,8 +139,11 @@ class ListedPolicy:
 
     def _listed(self, history: History) -> list[Message]:
         """The listed actions as replies."""
-        lists = self._suite.environment.actions
-        actions = lists(history) if lists else tuple(listed_choices(history[-1].text))
+        if lists := self._suite.environment.actions:
+            actions = lists(history)
+        else:  # an answer to what was not understood lists nothing, and the choices are still those before
+            seen = (message.text for message in reversed(history) if message.role != "assistant")
+            actions = next(filter(None, (tuple(listed_choices(text)) for text in seen)), ())
         if not actions:
             raise ConfigError(
                 f"the policy is {self.name!r}, and {self._suite.environment.name} lists no actions after "

@@ -43,7 +43,7 @@ class AdaptedConfig(NumberedConfig):
         invalid: beginnings of observations by which the environment says that it did not
             understand an action. Gymnasium environments may set `info["valid"]` instead.
         actions: those from which the policy "random" draws; none are the numbered choices of the
-            last observation.
+            last observation that has any.
         harmless: an action that is valid at the start and changes nothing, for the checks.
         probes: actions of the self-check; none are `harmless` and one that means nothing.
         branching: "auto" plays the probes twice to find out; see `Branching`.

@@ -171,8 +171,10 @@ def test_numbered_choices_are_listed_actions() -> None:
     policy = ListedPolicy(suite, scripted=False)
     suite.environment = replace(CORRIDOR, actions=None)
     history = (Message("user", "Choose.\n1. Sing\n2. Dance"),)
-    [drawn] = policy.sample_batch([SampleRequest(history, 20, SAMPLING)])
-    assert {candidate.message.content for candidate in drawn} == {"Action: 1", "Action: 2"}
+    refused = (*history, Message("assistant", "1. Fly\n2. Swim\n3. Run"), Message("user", "That is none of them."))
+    for state in (history, refused):
+        [drawn] = policy.sample_batch([SampleRequest(state, 20, SAMPLING)])
+        assert {candidate.message.content for candidate in drawn} == {"Action: 1", "Action: 2"}
 
 
 def test_an_environment_that_lists_no_actions_is_refused_before_anything_is_played() -> None:
