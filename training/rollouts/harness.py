@@ -67,7 +67,8 @@ from qguide.training.workers.suite import RemoteSuite, move_to_workers
 
 _LIMITS = frozenset({"output", "parallel", "workers", "minutes", "calls", "differing"})
 MAY_CHANGE = _LIMITS | INFERENCE_MAY_CHANGE | UPSTREAMS_MAY_CHANGE
-"""Fields that a resumed run may change: no row depends on them, but for a task's that a limit has cut, which stays as it is."""
+"""Fields that a resumed run may change: no row depends on them, but those of a task that a limit has
+cut, which stay as they are."""
 MOST_ATTEMPTS = 3
 """Times that a task is played which lost workers end."""
 
