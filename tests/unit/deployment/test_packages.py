@@ -90,19 +90,21 @@ def test_own_folders_of_the_same_names_are_not_taken_for_ours(wheel: zipfile.Zip
         (tmp_path / "project" / name).mkdir(parents=True)
         module = tmp_path / "project" / name / "__init__.py"
         module.write_text("raise RuntimeError('this is not QGuide's')")
-    options = ("output=runs/played", "environment.count=2", "workers.executor=processes")
-    command = [sys.executable, "-m", "qguide", "collect"]
-    done = subprocess.run(
-        [*command, *(word for option in options for word in ("--set", option))],
-        cwd=tmp_path / "project",
-        env=os.environ | {"PYTHONPATH": str(tmp_path / "installed")},
-        capture_output=True,
-        text=True,
-        timeout=BUILD_S,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
-    assert (tmp_path / "project" / "runs" / "played" / "rows.jsonl").stat().st_size > 0
+    workers = ("output=runs/played", "environment.count=2", "workers.executor=processes")
+    training = ('trajectories=["runs/played"]', "output=runs/sft", "optimization.epochs=1")
+    processes = ("optimization.processes=2", "optimization.threads=1")
+    for job, options in (("collect", workers), ("sft", training + processes)):
+        done = subprocess.run(
+            [sys.executable, "-m", "qguide", job, *(word for option in options for word in ("--set", option))],
+            cwd=tmp_path / "project",
+            env=os.environ | {"PYTHONPATH": str(tmp_path / "installed")},
+            capture_output=True,
+            text=True,
+            timeout=BUILD_S,
+            check=False,
+        )
+        assert done.returncode == 0, done.stderr
+    assert (tmp_path / "project" / "runs" / "sft" / "checkpoint" / "manifest.json").exists()
 
 
 def test_an_installation_finds_its_job_files_in_an_empty_folder(wheel: zipfile.ZipFile, tmp_path: Path) -> None:
