@@ -154,8 +154,8 @@ def test_a_chat_completions_guidance_is_read_whole(url: str) -> None:
     asked = {"num_candidates": 2, "episode_id": uuid.uuid4().hex, "return_candidates": True}
     raw = httpx.post(f"{url}/v1/chat/completions", json={"messages": TASK, "qguide": asked}).json()["qguide"]
     read = ChatGuidance.model_validate(raw)
-    # Of long histories, of Q models with a threshold, and of steps of several policies.
-    rare = {"window", "threshold", "policies", "cost"}
+    # Of long histories, of Q models with a threshold or a domain, and of steps of several policies.
+    rare = {"window", "threshold", "domain_distance", "policies", "cost"}
     assert set(raw) == set(ChatGuidance.model_fields) - rare
     assert read.model_dump(mode="json", exclude_unset=True) == raw
 

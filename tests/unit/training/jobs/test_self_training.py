@@ -57,7 +57,7 @@ def test_a_task_keeps_as_many_successes_as_it_may(tmp_path: Path) -> None:
 
 
 def test_guided_episodes_are_those_of_an_evaluation(tmp_path: Path) -> None:
-    collect(tmp_path / "rows", guided=True, qnet="patient", candidates=4, only_won=False, seed=1)
+    collect(tmp_path / "rows", guided=True, qnet="patient", selection="argmax", candidates=4, only_won=False, seed=1)
     evaluate(tmp_path / "evaluation", methods=("q-guided",), seeds=(1,), candidates=4, greedy_candidate=False)
     evaluated = {row.task_id: row for row in rows_of(tmp_path / "evaluation")}
     rows = trajectories_in(tmp_path / "rows")
@@ -73,7 +73,7 @@ def test_guided_episodes_are_those_of_an_evaluation(tmp_path: Path) -> None:
 def test_some_guided_steps_take_a_random_candidate(tmp_path: Path) -> None:
     def actions(name: str, explored: float) -> list[tuple[str, ...]]:
         folder = tmp_path / name
-        fields = {"qnet": "patient", "candidates": 4, "only_won": False, "explored": explored}
+        fields = {"qnet": "patient", "selection": "argmax", "candidates": 4, "only_won": False, "explored": explored}
         collect(folder, guided=True, **fields)
         return [actions_of(row) for row in trajectories_in(folder)]
 
@@ -138,7 +138,7 @@ def test_weight_0_leaves_an_episode_out_and_weight_2_counts_it_twice(
 
 
 def test_the_draws_of_guided_episodes_are_kept(tmp_path: Path) -> None:
-    collect(tmp_path, guided=True, qnet="patient", candidates=4, only_won=False)
+    collect(tmp_path, guided=True, qnet="patient", selection="argmax", candidates=4, only_won=False)
     for row in trajectories_in(tmp_path):
         assert [sum(one.count for one in drawn) for drawn in row.drawn] == [4] * len(row.steps)
         assert {one.greedy for drawn in row.drawn for one in drawn} == {None}
