@@ -257,15 +257,15 @@ def _named(pairs: Sequence[str]) -> dict[str, str]:
 @app.command()
 def main(
     environments: Named = None,
-    recorded: Annotated[list[str], typer.Option(help="NAME=PATH of a recording of another kind of task.")] = [],  # noqa: B006
-    others: Annotated[list[str], typer.Option(help="NAME=PATH of the same by another policy.")] = [],  # noqa: B006
-    model: Annotated[list[str], typer.Option(help="NAME=FOLDER of a Q model that is not learned here.")] = [],  # noqa: B006
+    recorded: Annotated[list[str] | None, typer.Option(help="NAME=PATH of recordings of another kind of task.")] = None,
+    others: Annotated[list[str] | None, typer.Option(help="NAME=PATH of the same by another policy.")] = None,
+    model: Annotated[list[str] | None, typer.Option(help="NAME=FOLDER of a Q model that is not learned here.")] = None,
     episodes: Annotated[int, typer.Option(min=1, help="Recorded episodes of an environment.")] = 200,
     new: Annotated[int, typer.Option(min=1, help="Least number of new ones.")] = 144,
     output: Annotated[Path, typer.Option(help="Folder of Q models and results.")] = Path("runs/domains"),
 ) -> None:
     """Learn, and lay the states of every kind of task beside every domain."""
-    sources, policies, models = map(_named, (recorded, others, model))
+    sources, policies, models = (_named(pairs or ()) for pairs in (recorded, others, model))
     if unknown := (policies.keys() | models.keys()) - sources.keys():
         raise typer.BadParameter(f"{', '.join(sorted(unknown))} has no --recorded; name its recording")
     kinds = [stranger_kind(one, episodes, new, output) for one in environments or STRANGERS.values()]

@@ -187,7 +187,7 @@ def load_pipeline(
 
 
 def _sorted(overrides: Sequence[str], values: Mapping[str, Scalar]) -> tuple[list[str], dict[str, str]]:
-    """Those of a stage's field, and the fields of the file's values with what replaces them."""
+    """Overrides of stages' fields, and the fields of the file's values with what replaces them."""
     of_stages, replaced = [], {}
     for override in overrides:
         name, equals, value = override.partition("=")

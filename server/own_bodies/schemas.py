@@ -399,12 +399,3 @@ class ScoreBatchBody(Body):
     least_read: LeastRead = None
     long_history: LongHistoryToScore = None
     episode_id: EpisodeArm = None
-
-
-class OutcomeRequest(Body):
-    """Outcome of an episode."""
-
-    reward: float = Field(allow_inf_nan=False)
-    terminated: bool = Field(default=True, description="false if a step limit truncated the episode")
-    action: str | None = Field(default=None, min_length=1, description="the last action, if it was not the chosen one")
-    observation: str = Field(default="", description="the observation after the last action")

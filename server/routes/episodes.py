@@ -18,13 +18,22 @@ from qguide.server.guidance.attempts import AttemptsRequest, AttemptsResponse, n
 from qguide.server.http.admission import require_admin
 from qguide.server.http.bodies import BodyRoute
 from qguide.server.own_bodies.answers import OutcomeResponse
-from qguide.server.own_bodies.schemas import Body, OutcomeRequest
+from qguide.server.own_bodies.schemas import Body
 from qguide.server.routes.dependencies import EpisodesDep, ScoringDep
 
 router = APIRouter(prefix="/v1", tags=["episodes"], route_class=BodyRoute)
 recorded = APIRouter(prefix="/v1/episodes", tags=["admin"], dependencies=[Depends(require_admin)])
 
 _MOST_LISTED = 200
+
+
+class OutcomeRequest(Body):
+    """Outcome of an episode."""
+
+    reward: float = Field(allow_inf_nan=False)
+    terminated: bool = Field(default=True, description="false if a step limit truncated the episode")
+    action: str | None = Field(default=None, min_length=1, description="the last action, if it was not the chosen one")
+    observation: str = Field(default="", description="the observation after the last action")
 
 
 @router.post("/episodes/{episode_id:text}/outcome")

@@ -212,6 +212,10 @@ class Rollouts:
                     run_rollouts(tasks, policy=policy, **how)
                 lost, self._lost = set(self._lost), []
                 waiting = [task for task in waiting if task.id in lost]
+        self._tell_end()
+
+    def _tell_end(self) -> None:
+        """Say where a budget has ended the job."""
         if reason := self.budget.reason:
             self.metrics.write({"ended_by": reason})
             console = self.console or Console(stderr=True)
