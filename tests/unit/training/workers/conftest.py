@@ -22,7 +22,7 @@ def ray_cluster() -> Iterator[None]:
             include_dashboard=False,
             log_to_driver=False,
             object_store_memory=80 * 1024**2,
-            _system_config={"automatic_object_spilling_enabled": False},
+            _system_config={"automatic_object_spilling_enabled": False, "local_fs_capacity_threshold": 1.0},
         )
     except Exception as error:  # Ray itself waits for no more than 30 s
         failure = str(error)
