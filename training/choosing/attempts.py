@@ -16,6 +16,7 @@ from qguide.qnet.errors import ConfigError
 from qguide.qnet.records import TreeRow
 from qguide.qnet.types import History, Message
 from qguide.training.data.decision_groups import decisions_of, holds_groups, read_groups
+from qguide.training.data.row_files import is_file
 from qguide.training.data.runs import RunFolder
 from qguide.training.data.trajectories import UNNAMED, Trajectory
 from qguide.training.recordings.fields import Fields
@@ -93,7 +94,7 @@ def read_attempts(sources: Sequence[Path], reading: Reading, *, models: Sequence
 
 
 def _read(source: Path, reading: Reading, fields: Fields) -> Iterator[Attempt]:
-    if RunFolder(source).rows.exists() and holds_groups(source):
+    if is_file(RunFolder(source).rows) and holds_groups(source):
         for row in read_groups(source):
             yield from _of_group(row)
         return

@@ -8,7 +8,6 @@ import json
 from collections.abc import Iterable, Iterator
 from itertools import islice
 from math import isfinite, isnan
-from pathlib import Path
 from types import NoneType, UnionType
 from typing import IO, Annotated, Any, Final, Literal, Union, get_args, get_origin
 
@@ -41,18 +40,17 @@ def read_parquet(file: IO[bytes], kind: type[BaseModel], *, name: str) -> Iterat
         raise RecordError(f"{name} is not parquet ({error}); name another file") from error
 
 
-def read_records(path: Path) -> Iterator[bytes]:
+def read_records(file: IO[bytes], *, name: str) -> Iterator[bytes]:
     """The rows of anybody's parquet, each as JSON.
 
     What JSON has no form for, such as a time, is text. NaN is a value that is missing, as tables write it.
     """
     pyarrow = _pyarrow()
     try:
-        with pyarrow.parquet.ParquetFile(path) as file:
-            for batch in file.iter_batches(batch_size=_AT_ONCE // 10):
-                yield from map(_record, batch.to_pylist())
+        for batch in pyarrow.parquet.ParquetFile(file).iter_batches(batch_size=_AT_ONCE // 10):
+            yield from map(_record, batch.to_pylist())
     except pyarrow.ArrowException as error:
-        raise RecordError(f"{path} cannot be read as parquet: {error}") from error
+        raise RecordError(f"{name} cannot be read as parquet: {error}") from error
 
 
 def _record(row: dict[str, Any]) -> bytes:

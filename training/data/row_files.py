@@ -15,8 +15,10 @@ import re
 import sqlite3
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager
+from glob import escape
 from itertools import groupby
 from operator import itemgetter
+from os.path import normpath
 from pathlib import Path
 from tempfile import TemporaryFile
 from typing import IO, Any, Final, Generic, NamedTuple, TypeVar, cast
@@ -43,9 +45,9 @@ _log = logging.getLogger(__name__)
 def address_of(path: Path) -> str:
     """The address that a path is, such as "s3://bucket/trees"; "" on this machine.
 
-    `Path` leaves one of the slashes, of which a file's address has three.
+    `Path` leaves one of the slashes, of which a file's address has three. Stores know no `..`.
     """
-    scheme, *rest = path.parts or ("",)
+    scheme, *rest = (Path(normpath(path)) if ".." in path.parts else path).parts or ("",)
     slashes = "///" if scheme == "file:" else "//"
     return f"{scheme}{slashes}{'/'.join(rest)}" if _SCHEME.fullmatch(scheme) else ""
 
@@ -75,6 +77,36 @@ def row_files(source: Path) -> list[Path]:
         return [source]
     shards = [ROWS] if ROWS in names else sorted(filter(_SHARD.fullmatch, names))
     return [source / name for name in shards or [ROWS]]
+
+
+def found_below(folder: Path, pattern: str = "**/*", *, folders: bool = False) -> list[Path]:
+    """The files below a folder that a pattern names, by name, here or at an address.
+
+    Args:
+        folders: find those, too.
+    """
+    if not (address := address_of(folder)):
+        return [path for path in sorted(folder.glob(pattern)) if folders or path.is_file()]
+    with _reached(address) as (system, place, _):
+        found = system.glob(f"{escape(place.rstrip('/'))}/{pattern}", detail=True)
+    names = (name for name, told in found.items() if folders or told["type"] == "file")
+    return sorted(folder / name.removeprefix(place).lstrip("/") for name in names)
+
+
+def is_file(path: Path) -> bool:
+    """True for a file, here or at an address."""
+    if address := address_of(path):
+        with _reached(address) as (system, place, _):
+            return bool(system.isfile(place))
+    return path.is_file()
+
+
+def size_of(path: Path) -> int:
+    """Length of a file in bytes, here or at an address; 0 if its store does not tell it."""
+    if address := address_of(path):
+        with _reached(address) as (system, place, _):
+            return system.size(place) or 0
+    return path.stat().st_size
 
 
 @contextmanager

@@ -30,6 +30,7 @@ from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeR
 
 from qguide.qnet.errors import ConfigError, RecordError
 from qguide.qnet.records import TreeRow
+from qguide.training.data.row_files import size_of
 from qguide.training.data.runs import JsonlWriter, RunFolder, open_run
 from qguide.training.data.trajectories import Trajectory
 from qguide.training.recordings.episode import BadRecord
@@ -68,7 +69,8 @@ class ImportConfig(ReadingModels):
     """Configuration of `qguide import`, with the options of reading.
 
     Attributes:
-        source: a file, or a folder with files below it; .gz, .bz2 and .xz are read as they are.
+        source: a file, or a folder with files below it, here or at an address such as s3://bucket/logs; .gz, .bz2
+            and .xz are read as they are.
         output: the folder to write.
         environment: name of the environment, for recordings that do not name it.
         workers: where records become rows and rows become trees: with the executor "ray", `count` tasks of Ray
@@ -197,5 +199,5 @@ def _progress(paths: Sequence[Path], console: Console | None) -> Iterator[OnByte
     """A bar over the bytes of the files, on stderr by default."""
     columns = (TextColumn("import"), BarColumn(), DownloadColumn(), TimeRemainingColumn())
     with Progress(*columns, console=console or Console(stderr=True), transient=True) as progress:
-        task = progress.add_task("import", total=sum(path.stat().st_size for path in paths))
+        task = progress.add_task("import", total=sum(map(size_of, paths)))
         yield lambda count: progress.advance(task, count)

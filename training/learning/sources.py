@@ -14,6 +14,7 @@ from qguide.qnet.records import TreeRow
 from qguide.qnet.types import History
 from qguide.training.data.decision_groups import decisions_of, holds_groups, read_groups
 from qguide.training.data.records import recorded_once
+from qguide.training.data.row_files import is_file
 from qguide.training.data.runs import RunFolder
 from qguide.training.data.trajectories import Trajectory
 from qguide.training.learning.episodes import Episode, episode_of
@@ -59,7 +60,7 @@ def read_states(sources: Sequence[Path]) -> list[tuple[str, History]]:
 
 
 def _read(source: Path, fields: Fields, format_: str | None, *, skip_bad: bool) -> Iterator[Episode | Trajectory]:
-    if RunFolder(source).rows.exists() and holds_groups(source):
+    if is_file(RunFolder(source).rows) and holds_groups(source):
         for number, row in enumerate(read_groups(source)):
             yield from _candidates(row, f"{source}:{number}")
         return

@@ -22,6 +22,7 @@ from typing import Any, BinaryIO, Final, NoReturn, cast
 from qguide.qnet.body_limits import MOST_LEVELS, exceeds_max_depth
 from qguide.qnet.errors import RecordError
 from qguide.training.data.parquet import PARQUET, read_records
+from qguide.training.data.row_files import open_file, size_of
 
 FIRST: Final = "*"
 """Stands for the first value of an object whose keys are ids."""
@@ -145,7 +146,7 @@ def refuse_constant(name: str) -> NoReturn:
 
 
 _SPACE: Final = b" \t\r\n"
-_OPENERS: Final[Mapping[str, Callable[[Path], Any]]] = {".gz": gzip.open, ".bz2": bz2.open, ".xz": lzma.open}
+_OPENERS: Final[Mapping[str, Callable[[BinaryIO], Any]]] = {".gz": gzip.open, ".bz2": bz2.open, ".xz": lzma.open}
 COMPRESSED: Final = tuple(_OPENERS)
 """Ends of the names of files that are read as what they hold."""
 
@@ -188,9 +189,11 @@ def read_values(
     """
     try:
         if path.suffix == PARQUET:
-            rows = (Value(number, text=row, nbytes=len(row)) for number, row in enumerate(read_records(path), start=1))
-            yield from map(parsed, rows) if parses else rows
-            on_bytes(path.stat().st_size)
+            with open_file(path) as file:
+                found = enumerate(read_records(file, name=str(path)), start=1)
+                rows = (Value(number, text=row, nbytes=len(row)) for number, row in found)
+                yield from map(parsed, rows) if parses else rows
+            on_bytes(size_of(path))
             return
         with _opened(path, on_bytes) as (file, told):
             skipped = _skip_mark(file)
@@ -207,21 +210,22 @@ def read_values(
             yield from map(parsed, values) if parses else values
     except OSError as error:
         raise RecordError(f"{path} cannot be read: {error.strerror or error}") from error
-    except (EOFError, lzma.LZMAError, zlib.error) as error:
-        raise RecordError(f"{path} cannot be read: its compression is damaged") from error
 
 
 @contextmanager
 def _opened(path: Path, on_bytes: OnBytes) -> Iterator[tuple[BinaryIO, OnBytes]]:
     """A file, decompressed, and whom to tell of its bytes; compressed ones count at the end."""
     opener = _OPENERS.get(path.suffix)
-    if opener is None:
-        with path.open("rb") as file:
-            yield file, on_bytes
-        return
-    with opener(path) as packed:
-        yield cast(BinaryIO, packed), lambda count: None
-    on_bytes(path.stat().st_size)
+    with open_file(path) as file:
+        if opener is None:
+            yield cast(BinaryIO, file), on_bytes
+            return
+        try:
+            with opener(cast(BinaryIO, file)) as packed:
+                yield cast(BinaryIO, packed), lambda count: None
+        except (EOFError, OSError, lzma.LZMAError, zlib.error) as error:
+            raise RecordError(f"{path} cannot be read: its compression is damaged") from error
+    on_bytes(size_of(path))
 
 
 def parse_text(text: str) -> object:

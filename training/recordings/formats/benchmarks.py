@@ -4,11 +4,13 @@ import re
 import zipfile
 import zlib
 from collections.abc import Iterator
+from io import TextIOWrapper
 from itertools import zip_longest
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, cast
 
 from qguide.qnet.errors import RecordError
+from qguide.training.data.row_files import found_below, is_file, open_file, size_of
 from qguide.training.recordings import json_stream
 from qguide.training.recordings.fields import first_at, value_at
 from qguide.training.recordings.formats.layout import Record
@@ -148,7 +150,8 @@ def read_trials(path: Path, on_bytes: OnBytes) -> Iterator[Value]:
 def trial_records(record: Record) -> Iterator[Record]:
     """A trial: the prompts and answers that its agent left, as Terminus does, else what its terminal showed last."""
     trial: Path = record["@trial"]
-    folders = sorted((trial / _LOGS).glob(_EPISODES), key=lambda folder: int(folder.name.rpartition("-")[2]))
+    found = found_below(trial / _LOGS, _EPISODES, folders=True)
+    folders = sorted(found, key=lambda folder: int(folder.name.rpartition("-")[2]))
     turns: list[Record] = []
     for folder in folders:
         asked, answered = _text(folder / "prompt.txt"), _text(folder / "response.txt")
@@ -175,10 +178,10 @@ def trial_records(record: Record) -> Iterator[Record]:
 
 def _text(path: Path) -> str:
     """A file's text; "" if it is not there."""
-    if not path.is_file():
+    if not is_file(path):
         return ""
-    with path.open(encoding="utf-8", errors="replace") as file:
-        return file.read(json_stream.MOST_BYTES)
+    with open_file(path) as file, TextIOWrapper(cast(Any, file), encoding="utf-8", errors="replace") as text:
+        return text.read(json_stream.MOST_BYTES)
 
 
 def read_model_calls(path: Path, on_bytes: OnBytes) -> Iterator[Value]:
@@ -229,11 +232,13 @@ _UNREADABLE: Final = (
 
 def read_samples(path: Path, on_bytes: OnBytes) -> Iterator[Value]:
     """The samples of a log, which may also be in Inspect's JSON format."""
-    if not zipfile.is_zipfile(path):
+    with open_file(path) as file:
+        packed = zipfile.is_zipfile(file)
+    if not packed:
         yield from read_values(path, within="samples", keeping=_KEPT, on_bytes=on_bytes)
         return
     try:
-        with zipfile.ZipFile(path) as log:
+        with open_file(path) as file, zipfile.ZipFile(file) as log:
             names = [info.filename for info in log.infolist()]
             header = next((name for name in _HEADERS if name in names), "")
             around = _header(_member(log, header)) if header else {}
@@ -242,7 +247,7 @@ def read_samples(path: Path, on_bytes: OnBytes) -> Iterator[Value]:
                     yield _sample(log, name, around)
     except _UNREADABLE as error:
         raise RecordError(f"{path} cannot be read: {error}") from error
-    on_bytes(path.stat().st_size)
+    on_bytes(size_of(path))
 
 
 def _sample(log: zipfile.ZipFile, name: str, around: dict[str, Any]) -> Value:

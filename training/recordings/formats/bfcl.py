@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from qguide.qnet.errors import RecordError
+from qguide.training.data.row_files import found_below, is_file
 from qguide.training.recordings.fields import first_at
 from qguide.training.recordings.formats.layout import Record
 from qguide.training.recordings.json_stream import OnBytes, Value, read_values
@@ -86,7 +87,7 @@ def _score_of(path: Path) -> tuple[Path, Path]:
             below = path.relative_to(root).parent
             name = path.name.removeprefix(_OLDER).replace("_result.json", "_score.json")
             score = root.parent / "score" / below / name
-            if score.is_file():
+            if is_file(score):
                 return root.parent, score
             raise RecordError(f"{path} has no score at score/{below}/{name}; run BFCL's evaluation")
     raise RecordError(f"{path} lies in no folder 'result'; name the folder above it")
@@ -124,9 +125,9 @@ def _answer_id(given: Any, answers: Sequence[str]) -> str:
 def _questions(root: Path) -> dict[str, tuple[Any, Any]]:
     """Questions of a clone by id, each with the functions that may be called."""
     found: dict[str, tuple[Any, Any]] = {}
-    named = [path for name in ("BFCL_v", _OLDER) for path in sorted(root.glob(f"**/{name}*.json"))]
+    named = [path for name in ("BFCL_v", _OLDER) for path in found_below(root, f"**/{name}*.json")]
     told = [path for path in named if not path.name.endswith("_result.json")]
-    scores = sorted((root / "score").glob("**/*_score.json"))
+    scores = found_below(root / "score", "**/*_score.json")
     for file in dict.fromkeys([*told, *scores]):
         for row in _rows(file):
             known = first_at(row, ("prompt.id", "id"))

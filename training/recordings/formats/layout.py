@@ -10,7 +10,7 @@ from typing import Any, Final
 
 from qguide.qnet.errors import ConfigError
 from qguide.training.data.parquet import PARQUET
-from qguide.training.data.row_files import address_of
+from qguide.training.data.row_files import address_of, found_below, is_file
 from qguide.training.data.trajectories import Trajectory
 from qguide.training.recordings.episode import MESSAGES, PLAIN, Places, read_message_record
 from qguide.training.recordings.fields import Fields, translated
@@ -66,6 +66,9 @@ _OTHERS: Final = (".traj", ".eval")
 _ENDS: Final = (*COMPRESSED, *_JSON, *_OTHERS, PARQUET)
 
 
+_ABSENT: Final = "does not exist; name a file or a folder"
+
+
 def files_of(source: Path, patterns: Sequence[str] = ()) -> list[Path]:
     """The files of a source: itself, or those below a folder in the order of their names.
 
@@ -73,24 +76,21 @@ def files_of(source: Path, patterns: Sequence[str] = ()) -> list[Path]:
     In a folder of the server's recordings these are the trees; its offers, and what a server that
     learns keeps beside them, hold no episodes.
     """
-    if address := address_of(source):
-        raise ConfigError(f"{address} is an address, and recordings are read from this machine; copy it here first")
+    if is_file(source):
+        return [source]
     if "*" in str(source) and not source.exists():
         start = Path(*takewhile(lambda part: "*" not in part, source.parts))
-        named = sorted(path for path in start.glob(str(source.relative_to(start))) if not _is_hidden(path, start))
-        if not named:
-            raise ConfigError(f"{source} names no file or folder; change the name")
+        every = found_below(start, str(source.relative_to(start)), folders=True)
+        if not (named := [path for path in every if not _is_hidden(path, start)]):
+            raise ConfigError(f"{address_of(source) or source} names no file or folder; change the name")
         return list(dict.fromkeys(path for one in named for path in files_of(one, patterns)))  # `**` names some twice
-    if source.is_dir():
-        below = [path for path in sorted(source.glob("**/*")) if path.is_file() and not _is_hidden(path, source)]
-        named = [path for path in below if any(path.match(pattern) for pattern in patterns)]
-        found = named or [path for path in below if _is_json(path) and not _is_of_learner(path)]
-        if not (found := found or [path for path in below if path.suffix == PARQUET]):
-            raise ConfigError(f"{source} holds no .jsonl, .json or .parquet file; name a file")
-        return found
-    if not source.is_file():
-        raise ConfigError(f"{source} does not exist; name a file or a folder")
-    return [source]
+    below = [path for path in found_below(source) if not _is_hidden(path, source)]
+    named = [path for path in below if any(path.match(pattern) for pattern in patterns)]
+    found = named or [path for path in below if _is_json(path) and not _is_of_learner(path)]
+    if not (found := found or [path for path in below if path.suffix == PARQUET]):
+        lack = "holds no .jsonl, .json or .parquet file; name a file" if below or source.is_dir() else _ABSENT
+        raise ConfigError(f"{address_of(source) or source} {lack}")
+    return found
 
 
 def values_of(path: Path, layout: Layout, on_bytes: OnBytes) -> Iterator[Value]:
@@ -106,7 +106,7 @@ def _told_of_file(value: Value, path: Path, layout: Layout) -> Value:
     """A record with the names of its file and folders, and what stands beside it."""
     folders = _folders_of(path)
     told: dict[str, Any] = {"@file": _stem(path), "@folder": folders[0], "@folders": folders, **value.around}
-    if layout.beside and (beside := path.parent / layout.beside).is_file():
+    if layout.beside and is_file(beside := path.parent / layout.beside):
         first = next(read_values(beside), None)
         if first is None or first.flaw:
             return replace(value, flaw=value.flaw or f"{layout.beside} is not JSON that can be read")
@@ -117,7 +117,8 @@ def _told_of_file(value: Value, path: Path, layout: Layout) -> Value:
 @lru_cache(maxsize=1)
 def _folders_of(path: Path) -> list[str]:
     """Names of the folders around a file, those of a link, whose target is called otherwise."""
-    return [folder.name for folder in Path(normpath(path.absolute())).parents]
+    whole = path if address_of(path) else path.absolute()
+    return [folder.name for folder in Path(normpath(whole)).parents]
 
 
 def _is_json(path: Path) -> bool:
@@ -128,7 +129,7 @@ def _is_json(path: Path) -> bool:
 
 
 def _is_of_learner(path: Path) -> bool:
-    return any(one.name == "learning" and any(one.parent.glob("trees-*.jsonl")) for one in path.parents)
+    return any(one.name == "learning" and found_below(one.parent, "trees-*.jsonl") for one in path.parents)
 
 
 def _is_hidden(path: Path, folder: Path) -> bool:

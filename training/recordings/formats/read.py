@@ -12,6 +12,7 @@ from qguide.qnet.errors import ConfigError, RecordError
 from qguide.qnet.packages import import_named, plugins, raised_text
 from qguide.qnet.records import MAX_REWARD
 from qguide.training.data.records import recorded_once
+from qguide.training.data.row_files import is_file
 from qguide.training.data.runs import RunFolder
 from qguide.training.data.trajectories import Trajectory
 from qguide.training.options import JobOptions
@@ -158,7 +159,7 @@ def read_source(source: Path, fields: Fields, *, format_: str | None = None) -> 
         format_: of a recording; rows of ours are read as what they are.
     """
     runs = (RunFolder(source).rows, RunFolder(source / IMPORTED).rows)
-    rows = next((rows for rows in runs if rows.exists()), None)
+    rows = next((rows for rows in runs if is_file(rows)), None)
     named = None if rows and _are_ours(rows) else format_
     return read_episodes(recording_of(rows or source, named, messages=fields.messages), fields)
 

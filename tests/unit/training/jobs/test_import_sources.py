@@ -1,15 +1,21 @@
 """`qguide import` of the server's own episodes, and of sources that it refuses."""
 
+import gzip
 from pathlib import Path
 
 import pytest
+from fsspec.implementations.memory import MemoryFileSystem
+from typer.testing import CliRunner
 
+from qguide.cli import app
 from qguide.qnet.errors import ConfigError, RecordError
 from qguide.qnet.records import DrawnRow, NodeRow, TreeRow
 from qguide.training.data.trajectories import trajectories_of
 from qguide.training.jobs.import_episodes import ImportConfig, run_import
+from qguide.training.learning.sources import read_learnable
+from qguide.training.recordings.fields import Fields
 from tests.support.decision_groups import candidate, groups_row
-from tests.support.recorded_episodes import DESK, DONE, GIVE_UP, episode, imported, trees
+from tests.support.recorded_episodes import DESK, DONE, GIVE_UP, SHELF, episode, imported, trees, write
 
 
 def test_bad_records_are_named_and_nothing_is_written(tmp_path: Path) -> None:
@@ -46,6 +52,27 @@ def test_a_source_without_episodes_is_refused(tmp_path: Path) -> None:
 def test_an_unclear_format_is_refused(tmp_path: Path, row: object, message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         imported(tmp_path, [row])
+
+
+@pytest.mark.parametrize("there", ["file://{}/logs", "file://{}/lo*/*.gz", "memory://logs", "memory://logs/*.jsonl*"])
+def test_recordings_at_an_address_become_the_same_rows(there: str, tmp_path: Path) -> None:
+    logs = tmp_path / "logs"
+    logs.mkdir()
+    rows = [episode(*DESK, DONE, reward=1.0), episode(*SHELF, GIVE_UP, reward=0.0, task="pen")]
+    (logs / "a.jsonl.gz").write_bytes(gzip.compress(write(logs, rows).read_bytes()))
+    (logs / "episodes.jsonl").unlink()
+    store = MemoryFileSystem()
+    store.put(str(logs), "/logs", recursive=True)
+    outputs = tmp_path / "here", tmp_path / "there"
+    for source, output in zip((str(logs), there.format(tmp_path)), outputs, strict=True):
+        command = ["import", source, "--output", str(output), "--reward-key", "reward"]
+        assert CliRunner().invoke(app, command).exit_code == 0
+    found, again = (read_learnable([Path(at)], Fields(), skip_bad=False) for at in (str(logs), there.format(tmp_path)))
+    assert found == again
+    store.rm("/logs", recursive=True)
+    for name in ("trajectories", "trees"):
+        here, read = ((output / name / "rows.jsonl").read_bytes() for output in outputs)
+        assert here == read
 
 
 def test_episodes_that_the_server_recorded_are_imported(tmp_path: Path) -> None:

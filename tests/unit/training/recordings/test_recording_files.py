@@ -138,10 +138,17 @@ def test_a_place_of_task_ids_at_which_no_record_has_one_is_refused(tmp_path: Pat
         read(tmp_path, Fields(task="cas"))
 
 
-@pytest.mark.parametrize("address", ["s3://bucket/episodes.jsonl", "file:///data/*.jsonl"])
-def test_recordings_are_not_read_at_an_address(address: str) -> None:
-    with pytest.raises(ConfigError, match=f"^{re.escape(address)} is an address.*copy it here first"):
-        recording_of(Path(address), None)
+@pytest.mark.parametrize(
+    ("address", "lack"),
+    [
+        ("memory://bucket/none.jsonl", "does not exist"),
+        ("file:///data/none-*.jsonl", "names no file or folder"),
+        ("nowhere://bucket/episodes.jsonl", "cannot be reached: Protocol not known"),
+    ],
+)
+def test_an_address_without_recordings_is_named(address: str, lack: str) -> None:
+    with pytest.raises(ConfigError, match=f"^{re.escape(address)} {lack}"):
+        recording_of(Path(address))
 
 
 def test_rows_of_parquet_are_records(tmp_path: Path) -> None:

@@ -2,10 +2,12 @@
 
 import json
 import zipfile
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+from fsspec.implementations.memory import MemoryFileSystem
 
 from qguide.qnet.errors import ConfigError, RecordError
 from qguide.qnet.types import Message
@@ -21,6 +23,13 @@ from tests.support.recordings.agents import atif
 from tests.support.recordings.runs import BFCL_FUNCTIONS, SEARCHED, appworld_call, bfcl
 from tests.support.recordings.sample import ASKED, CHAT, SAID, TASK, Sample, dump
 from tests.support.recordings.traces import INSPECT_HEADER
+
+
+@pytest.fixture
+def store() -> Iterator[MemoryFileSystem]:
+    """The store of `memory://`, empty."""
+    yield (files := MemoryFileSystem())
+    files.rm("/bucket", recursive=True)
 
 
 def read(source: Path, format_: str | None = None, fields: Fields | None = None) -> list[Any]:
@@ -42,6 +51,13 @@ def test_the_episode_of_a_format_is_read(sample: Sample, tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize("sample", SAMPLES, ids=lambda sample: sample.write.__name__)
+def test_a_format_is_read_at_an_address_as_here(sample: Sample, tmp_path: Path, store: MemoryFileSystem) -> None:
+    sample.write(tmp_path)
+    store.put(str(tmp_path), "/bucket", recursive=True)
+    assert read(Path("memory://bucket"), fields=sample.fields) == read(tmp_path, fields=sample.fields)
+
+
+@pytest.mark.parametrize("sample", SAMPLES, ids=lambda sample: sample.write.__name__)
 def test_the_format_of_a_folder_shows(sample: Sample, tmp_path: Path) -> None:
     sample.write(tmp_path)
     assert recording_of(tmp_path).format == sample.format
@@ -55,9 +71,10 @@ def test_every_format_has_a_sample_and_a_row_in_the_table_of_the_docs() -> None:
     assert [name for name in FORMATS if f"| `{name}` |" not in page] == []
 
 
-def test_answers_of_bfcl_have_the_question_of_any_models_failure(tmp_path: Path) -> None:
+@pytest.mark.parametrize("at", ["", "file://"])
+def test_answers_of_bfcl_have_the_question_of_any_models_failure(at: str, tmp_path: Path) -> None:
     bfcl(tmp_path)
-    right, wrong = read(tmp_path, "bfcl")
+    right, wrong = read(Path(f"{at}{tmp_path}"), "bfcl")
     assert (right.reward, right.source, right.task_id) == (1.0, "right", "simple_0")
     assert (wrong.reward, wrong.source) == (0.0, "wrong")
     system, user, reply = right.messages
