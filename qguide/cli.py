@@ -22,6 +22,7 @@ from qguide.commands.plan import plan
 from qguide.commands.report import compare, convert_records, report
 from qguide.commands.run import run
 from qguide.commands.scorer import app as scorer
+from qguide.commands.scorer import plugins as plugin
 from qguide.commands.serve import serve
 from qguide.jobs.table import find_job
 from qguide.qnet.errors import QGuideError
@@ -133,3 +134,4 @@ _add("Environments", play, generate)
 app.add_typer(keys, name="keys", rich_help_panel="Server")
 app.add_typer(environment, name="environment", rich_help_panel="Environments")
 app.add_typer(scorer, name="scorer", rich_help_panel="Checkpoints")
+app.add_typer(plugin, name="plugin", rich_help_panel="Pipelines")

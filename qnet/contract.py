@@ -1,6 +1,6 @@
 """Checks of a contract that someone else's code has to keep, with what was found."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Generic, Literal, TypeVar
 
@@ -65,3 +65,18 @@ def finding_of(check: Check[Subject], subject: Subject) -> Finding:
     except Exception as error:  # someone else's code
         return Finding(check, "failed", raised_text(error))
     return Finding(check, "passed")
+
+
+def findings_of(checks: Iterable[Check[Subject]], subject: Subject) -> list[Finding]:
+    """Run checks in order."""
+    findings: list[Finding] = []
+    for check in checks:
+        findings.append(told_once(finding_of(check, subject), findings))
+    return findings
+
+
+def told_once(finding: Finding, before: Sequence[Finding]) -> Finding:
+    """The finding; one cause is one failure, so what fails as an earlier check did is not checked."""
+    if finding.outcome == "failed" and finding.detail in {each.detail for each in before}:
+        return Finding(finding.check, "not checked", "it fails as above")
+    return finding

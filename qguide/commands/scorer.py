@@ -1,8 +1,9 @@
-"""`qguide scorer …`: check anyone's scorer against the contract."""
+"""`qguide scorer …` and `qguide plugin …`: check anyone's code against its contract."""
 
 from collections import Counter
 from collections.abc import Sequence
-from typing import Annotated, Final
+from pathlib import Path
+from typing import Annotated, Final, Literal
 
 import typer
 from rich.console import Console
@@ -48,4 +49,28 @@ def check(
         from qguide.server.q_models.contract import build_scorer, check_scorer
 
         findings = check_scorer(build_scorer(source))
+    raise typer.Exit(show_findings(findings))
+
+
+plugins = typer.Typer(help="Labels, formats, methods and jobs: anyone's, by import path.", no_args_is_help=True)
+
+
+@plugins.callback()
+def plugin_group() -> None:
+    """Labels, formats, methods and jobs: anyone's, by import path."""
+
+
+@plugins.command("check")
+def check_of_kind(
+    kind: Annotated[Literal["formats", "jobs", "labels", "methods"], typer.Argument(help="What it is.")],
+    name: Annotated[str, typer.Argument(help="A name, or an import path package.module:name.")],
+    source: Annotated[
+        Path | None, typer.Option(help="A recording in the format, or a file of the job that runs in seconds.")
+    ] = None,
+) -> None:
+    """Run the contract's checks of a kind; exit 1 if one fails."""
+    with shown_errors():
+        from qguide.jobs.contracts import check_plugin
+
+        findings = check_plugin(kind, name, source)
     raise typer.Exit(show_findings(findings))

@@ -5,7 +5,7 @@ from dataclasses import replace
 from itertools import pairwise
 from math import isclose, isfinite
 
-from qguide.qnet.contract import Check, Finding, finding_of, require
+from qguide.qnet.contract import Check, Finding, findings_of, require
 from qguide.qnet.sliced_scorer import CachingScorer
 from qguide.qnet.types import Message, ScoreRequest, ToolCall
 from qguide.server.q_models.build import version_and_source
@@ -127,11 +127,5 @@ def build_scorer(source: str) -> CachingScorer:
 
 
 def check_scorer(scorer: CachingScorer) -> list[Finding]:
-    """Run every check; what fails as a check before it failed is not told twice."""
-    subject, findings = Subject(scorer), list[Finding]()
-    for check in CHECKS:
-        finding = finding_of(check, subject)
-        if finding.outcome == "failed" and finding.detail in {one.detail for one in findings}:
-            finding = Finding(check, "not checked", "it fails as above")
-        findings.append(finding)
-    return findings
+    """Run every check."""
+    return findings_of(CHECKS, Subject(scorer))

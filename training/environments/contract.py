@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 
-from qguide.qnet.contract import Check, ContractError, Finding, NotCheckedError, finding_of, require
+from qguide.qnet.contract import Check, ContractError, Finding, NotCheckedError, finding_of, require, told_once
 from qguide.qnet.errors import EnvironmentFailureError
 from qguide.training.environment import (
     Environment,
@@ -290,9 +290,7 @@ def check_environment(subject: Subject) -> list[Finding]:
     """
     findings: list[Finding] = []
     for check in CHECKS:
-        finding = finding_of(check, subject)
-        if finding.outcome == "failed" and finding.detail in {each.detail for each in findings}:
-            finding = Finding(check, "not checked", "it fails as above")
+        finding = told_once(finding_of(check, subject), findings)
         if finding.outcome == "failed" and check.rule == _HARMLESS:
             subject = replace(subject, harmless=None)
         findings.append(finding)

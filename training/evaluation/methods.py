@@ -269,6 +269,9 @@ def method_of(name: str) -> Method:
     """
     if name in AGENTS:
         return AGENTS[name]
+    if ":" not in name:
+        known = ", ".join(AGENTS)
+        raise ConfigError(f"no function alone is the method {name!r}; name one of {known}, or package.module:name")
     try:
         found = import_named(name)
     except Exception as error:

@@ -39,10 +39,14 @@ OwnTarget = Annotated[str, StringConstraints(pattern=r"^\w+(\.\w+)*:\w+$")]
 
 
 def _path_of(name: object) -> object:
-    """The import path that an installed package gives a name; anything else as it is."""
+    """The import path that an installed package gives a name; ours and import paths as they are."""
     if not isinstance(name, str) or ":" in name or name in get_args(Target):
         return name
-    return plugins("labels").get(name, name)
+    brought = plugins("labels")
+    if name not in brought:
+        known = ", ".join((*get_args(Target), *brought))
+        raise ValueError(f"there is no target {name!r}; name one of {known}, or package.module:name")
+    return brought[name]
 
 
 AnyTarget = Annotated[Target | OwnTarget, BeforeValidator(_path_of)]
@@ -154,12 +158,12 @@ def _label(config: LabelConfig, run: RunFolder, scorer: Scorer | None) -> dict[s
 def _labelled(config: LabelConfig, scorer: Scorer | None, stored: StoredTree) -> tuple[bytes, "_Statistics"]:
     """The line of one labelled tree, and its statistics."""
     task = stored.read()
-    labels = _labels(task, config, scorer)
+    labels = labels_of(task, config, scorer)
     row = tree_row(replace(task.tree, values={config.target: labels}), task.row)
     return f"{row.model_dump_json()}\n".encode(), _Statistics.of(task.tree, labels)
 
 
-def _labels(task: TaskTree, config: LabelConfig, scorer: Scorer | None) -> dict[int, float]:
+def labels_of(task: TaskTree, config: LabelConfig, scorer: Scorer | None = None) -> dict[int, float]:
     """The labels of one tree's nodes."""
     if ":" in config.target:
         return _own_labels(config.target, task)

@@ -205,13 +205,13 @@ def recording_of(source: Path, format_: str | None = None, *, messages: str = ""
     A record of no format, with something at the place `messages`, is a list of messages.
     """
     if format_:
-        layout = _layout_named(format_)
+        layout = layout_named(format_)
         return Recording(format_, layout, tuple(files_of(source, layout.files)))
     name = detect_format(files_of(source), messages)
     return Recording(name, FORMATS[name], tuple(files_of(source, FORMATS[name].files)))
 
 
-def _layout_named(name: str) -> Layout:
+def layout_named(name: str) -> Layout:
     """A format of the table or of an installed package, or one that an import path names.
 
     That is a `Layout`, or a function that turns a record into plain ones.
