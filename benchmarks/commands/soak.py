@@ -7,6 +7,7 @@ from rich.console import Console
 from rich.progress import Progress
 
 from benchmarks.soak.soak import Soak
+from qguide.qnet.errors import ConfigError
 from qguide.qnet.scoring.build import FastScorer
 
 
@@ -26,6 +27,9 @@ def soak_and_report(plan: Soak, progress_bar: Callable[[], Progress]) -> bool:
     folder, dtype = q_model_folder(plan.q_model), DTYPES[plan.dtype]
     loaded, other = (load_q_model(folder, dtype=dtype, device=plan.device) for _ in "12")
     reference = build_naive_scorer(loaded)
+    if loaded.renderer is None or reference.context is None:
+        raise ConfigError(f"{plan.q_model} has no network, so it keeps no histories; name a QNet or an implicit Q")
+    renderer, context = loaded.renderer, reference.context
     tested: HttpScorer | FastScorer
     if plan.url:
         tested = HttpScorer(plan.url, connections=plan.batch)
@@ -38,7 +42,7 @@ def soak_and_report(plan: Soak, progress_bar: Callable[[], Progress]) -> bool:
             progress.update(time, completed=int(elapsed_s))
             progress.refresh()
 
-        run = run_soak(plan, tested, reference, loaded.renderer, context=reference.context, on_progress=show)
+        run = run_soak(plan, tested, reference, renderer, context=context, on_progress=show)
     plan.output.write_text(run.model_dump_json(indent=1) + "\n")
     print_soak(run, Console())
     plot_soak(run, plan.output.with_suffix(".png"))

@@ -1,12 +1,16 @@
 """Commands for the checkpoint of a Q model."""
 
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.console import Console
 
 from qguide.commands.errors import shown_errors
+
+if TYPE_CHECKING:
+    from qguide.training.algorithms.choice_quality import ScoredChoice
 
 
 def domain(
@@ -75,18 +79,12 @@ def licence(
     with shown_errors():
         from qguide.qnet.errors import CheckpointError
         from qguide.qnet.models.manifest import read_manifest, replace_manifest
-        from qguide.training.data.decision_groups import GroupLabels, read_groups
-        from qguide.training.jobs.choice_regret import choices_by
         from qguide.training.licence.assessment import assess
         from qguide.training.licence.verdict import show_licence
-        from qguide.training.rollouts.models import Inference, build_scorer
 
         if (manifest := read_manifest(checkpoint)) is None:
             raise CheckpointError(f"{checkpoint} has no manifest; it was not trained here")
-        rows = [row for path in groups for row in read_groups(path)]
-        assessed = assess(choices_by(build_scorer(str(checkpoint), Inference()), rows, GroupLabels()))
-        if assessed.licence is None:
-            raise CheckpointError(f"no decision of {', '.join(map(str, groups))} is between several candidates")
+        assessed = assess(_choices(checkpoint, groups))
         verdict = {"prior": assessed.prior, "licence": assessed.licence, "unjudged": ""}
         judged = manifest.model_copy(update=verdict)
         replace_manifest(checkpoint, judged)
@@ -109,12 +107,19 @@ def ensemble(
     checkpoints: Annotated[list[Path], typer.Argument(help="Q model folders, or embedded.")],
     output: Annotated[Path, typer.Option(help="The folder to write; it must not exist.")],
     name: Annotated[str, typer.Option(help="The name it is served under.")] = "ensemble",
+    groups: Annotated[
+        list[Path] | None,
+        typer.Option(help="Decision groups that scale Q models of several kinds, of tasks that none was trained on."),
+    ] = None,
 ) -> None:
     """Combine Q models into one checkpoint, whose Q is their mean."""
-    from qguide.qnet.models.ensemble import save_ensemble
-
     with shown_errors(config_status=1):
-        save_ensemble(output, [_folder(checkpoint) for checkpoint in checkpoints], name=name)
+        from qguide.qnet.models.ensemble import save_ensemble
+        from qguide.training.algorithms.choice_quality import spread_of
+
+        members = [_folder(checkpoint) for checkpoint in checkpoints]
+        spreads = [spread_of(_choices(member, groups)) for member in members] if groups else None
+        save_ensemble(output, members, name=name, spreads=spreads)
     typer.echo(output)
 
 
@@ -166,6 +171,19 @@ def export_model(
 
 
 _PAIR = "`qguide licence` judges its choices on decision groups"
+
+
+def _choices(checkpoint: Path, groups: Sequence[Path]) -> list["ScoredChoice"]:
+    """The decisions of groups between several candidates, with the checkpoint's values."""
+    from qguide.qnet.errors import ConfigError
+    from qguide.training.data.decision_groups import GroupLabels, read_groups
+    from qguide.training.jobs.choice_regret import choices_by
+    from qguide.training.rollouts.models import Inference, build_scorer
+
+    rows = [row for path in groups for row in read_groups(path)]
+    if not (choices := choices_by(build_scorer(str(checkpoint), Inference()), rows, GroupLabels())):
+        raise ConfigError(f"no decision of {', '.join(map(str, groups))} is between several candidates")
+    return choices
 
 
 def _folder(model: Path) -> Path:

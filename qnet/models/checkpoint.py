@@ -23,11 +23,20 @@ from qguide.qnet.models.classifier import (
     is_classifier,
     require_one_label,
 )
-from qguide.qnet.models.ensemble import member_folders
+from qguide.qnet.models.ensemble import member_folders, scales_of
+from qguide.qnet.models.feature_q import FeatureQ, load_feature_q
 from qguide.qnet.models.hub import model_folder, short_name
 from qguide.qnet.models.implicit_q import ImplicitQ
 from qguide.qnet.models.loading import broken_refused, load_fitting_renderer, require_fit
-from qguide.qnet.models.manifest import MANIFEST, Kind, Manifest, read_manifest, require_read_at, write_manifest
+from qguide.qnet.models.manifest import (
+    MANIFEST,
+    Kind,
+    Manifest,
+    is_feature_q,
+    read_manifest,
+    require_read_at,
+    write_manifest,
+)
 from qguide.qnet.models.qnet import QNet, qnet_of
 from qguide.qnet.models.text_model import CausalLM
 from qguide.qnet.rendering.renderer import Renderer
@@ -69,22 +78,39 @@ class LoadedImplicitQ:
 
 
 @dataclass(frozen=True, slots=True)
-class LoadedEnsemble:
-    """Q models of one kind, ready to score with their mean."""
+class LoadedFeatureQ:
+    """A Q model without a network, ready to score with as a member of an ensemble."""
 
     name: str
-    members: tuple[LoadedQNet | LoadedImplicitQ, ...]
+    model: FeatureQ
+    manifest: Manifest
+
+
+LoadedMember = LoadedQNet | LoadedImplicitQ | LoadedFeatureQ
+
+
+@dataclass(frozen=True, slots=True)
+class LoadedEnsemble:
+    """Q models ready to score with the mean of their values, each times its scale."""
+
+    name: str
+    members: tuple[LoadedMember, ...]
+    scales: tuple[float, ...]
     manifest: Manifest
 
     @property
     def model(self) -> nn.ModuleList:
-        """All members' weights."""
-        return nn.ModuleList(member.model for member in self.members)
+        """The weights of all members with a network."""
+        return nn.ModuleList(member.model for member in self._networks)
 
     @property
-    def renderer(self) -> Renderer:
-        """The first member's; each member reads with its own."""
-        return self.members[0].renderer
+    def renderer(self) -> Renderer | None:
+        """The first network's, if there is one; each member reads with its own."""
+        return self._networks[0].renderer if self._networks else None
+
+    @property
+    def _networks(self) -> list[LoadedQNet | LoadedImplicitQ]:
+        return [member for member in self.members if not isinstance(member, LoadedFeatureQ)]
 
 
 LoadedQModel = LoadedQNet | LoadedImplicitQ | LoadedEnsemble
@@ -153,7 +179,7 @@ def load_q_model(
     require_read_at(directory, manifest)
     if manifest.kind == "ensemble":
         members = tuple(_load_member(folder, dtype, device) for folder in member_folders(directory))
-        return LoadedEnsemble(manifest.name, members, manifest)
+        return LoadedEnsemble(manifest.name, members, scales_of(directory, len(members)), manifest)
     if manifest.kind == "qnet":
         qnet = _load_model(QNet, directory, dtype, allow_unused=False).to(device).eval()
         renderer = load_fitting_renderer(directory, int(qnet.trunk.config.vocab_size), manifest)
@@ -181,7 +207,10 @@ def _load_classifier(directory: Path, dtype: torch.dtype, device: str) -> Loaded
     return LoadedQNet(manifest.name, qnet, renderer, manifest, conversations_of(config))
 
 
-def _load_member(directory: Path, dtype: torch.dtype, device: str) -> LoadedQNet | LoadedImplicitQ:
+def _load_member(directory: Path, dtype: torch.dtype, device: str) -> LoadedMember:
+    if is_feature_q(directory):
+        model, manifest = load_feature_q(directory)
+        return LoadedFeatureQ(manifest.name, model, manifest)
     loaded = load_q_model(directory, dtype=dtype, device=device, kinds=("qnet", "implicit-q"))
     assert not isinstance(loaded, LoadedEnsemble)
     return loaded

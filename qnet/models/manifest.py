@@ -100,7 +100,7 @@ _READ_AT: dict[Kind, tuple[ReadAt, ...]] = {
     "policy": ("",),
     "qnet": ("last_token", "observation"),
     "implicit-q": ("action_tokens",),
-    "ensemble": ("last_token", "observation", "action_tokens"),
+    "ensemble": ("", "last_token", "observation", "action_tokens"),
     "features": ("",),
 }
 _LOADABLE = {".json", ".safetensors", ".jinja", ".model", ".txt"}
@@ -157,7 +157,8 @@ class Manifest(BaseModel, frozen=True, extra="forbid"):
             empty in checkpoints of the first renderer.
         read_at: where Q is read. A QNet's at the action's last token, or after the observation that
             followed the action, where the next reply would begin; an implicit Q's at all tokens of
-            the action; an ensemble's where its members' is; a policy leaves it empty.
+            the action; an ensemble's where its first network's is; a policy leaves it empty, and so
+            does a Q model without a network.
         task_markers: how the environment's first user message states the task; a policy's.
         target: what Q was regressed on: q, avg or reward.
         label_range: lowest and highest label seen in training.
@@ -210,7 +211,7 @@ class Manifest(BaseModel, frozen=True, extra="forbid"):
     @property
     def may_read_observation(self) -> bool:
         """True if it takes observations; without a network it values the state that they lead to."""
-        return self.reads_observation or self.kind == "features"
+        return self.reads_observation or not self.read_at
 
 
 _PAIRS: Final = {

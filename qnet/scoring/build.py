@@ -1,18 +1,27 @@
 """Builders of the scorers for a loaded Q model: the fast one and the reference, and ensembles.
 
-    Q(s, a) = 1/K * sum_k Q_k(s, a)                                      of an ensemble's K members
+    Q(s, a) = 1/K * sum_k c_k Q_k(s, a)                       of an ensemble's K members of scales c_k
 
-Each member has its own trunk, so each keeps its own histories and computes its own tokens.
+Each network has its own trunk, so each keeps its own histories and computes its own tokens.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import chain
+from operator import mul
 from statistics import fmean
 from typing import Any
 
 from qguide.qnet.engine.packed_model import DEFAULT_TOKENS_PER_FORWARD
 from qguide.qnet.errors import CheckpointError
-from qguide.qnet.models.checkpoint import LoadedEnsemble, LoadedImplicitQ, LoadedQModel, LoadedQNet
+from qguide.qnet.models.checkpoint import (
+    LoadedEnsemble,
+    LoadedFeatureQ,
+    LoadedImplicitQ,
+    LoadedMember,
+    LoadedQModel,
+    LoadedQNet,
+)
+from qguide.qnet.models.feature_q import FeatureScorer
 from qguide.qnet.scoring.full_sequences import FullSequenceScorer
 from qguide.qnet.scoring.implicit_q import NaiveImplicitScorer, SharedPrefixImplicitScorer
 from qguide.qnet.scoring.value_head import NaiveScorer, SharedPrefixScorer
@@ -20,19 +29,25 @@ from qguide.qnet.sliced_scorer import CacheUse, CachingScorer
 from qguide.qnet.types import Scorer, ScoreRequest, ScoreResult, Slices, Spending
 from qguide.qnet.work import NOTHING, total_of
 
+NaiveMember = NaiveScorer | NaiveImplicitScorer | FeatureScorer
+
 
 class NaiveEnsembleScorer(Scorer):
-    """The reference: the mean of the members' own references."""
+    """The reference: the mean of the members' own references.
 
-    def __init__(self, name: str, members: Sequence[NaiveScorer | NaiveImplicitScorer]) -> None:
+    Args:
+        scales: of each member's values.
+    """
+
+    def __init__(self, name: str, members: Sequence[NaiveMember], scales: Sequence[float]) -> None:
         self.name = name
-        self.context = min(member.context for member in members)
-        self.reads_observation = members[0].reads_observation
-        self._members = members
+        self.context = _shortest_context(members)
+        self.reads_observation = any(member.reads_observation for member in members)
+        self._members, self._scales = members, scales
 
     def score(self, requests: Sequence[ScoreRequest]) -> list[ScoreResult]:
         """Q of each candidate; raises what the members raise."""
-        return _means(member.score(requests) for member in self._members)
+        return _means((member.score(requests) for member in self._members), self._scales)
 
 
 class EnsembleScorer(CachingScorer):
@@ -40,14 +55,15 @@ class EnsembleScorer(CachingScorer):
 
     Args:
         members: their fast scorers, which share the budget for histories.
+        scales: of each member's values.
     """
 
-    def __init__(self, name: str, members: Sequence[CachingScorer]) -> None:
+    def __init__(self, name: str, members: Sequence[CachingScorer], scales: Sequence[float]) -> None:
         self.name = name
-        self.reads_observation = members[0].reads_observation
+        self.reads_observation = any(member.reads_observation for member in members)
         self.reads_ahead = any(member.reads_ahead for member in members)
-        self.context = min((m.context for m in members if m.context is not None), default=None)
-        self._members = tuple(members)
+        self.context = _shortest_context(members)
+        self._members, self._scales = tuple(members), tuple(scales)
 
     def prepare(self, request: ScoreRequest) -> tuple[Any, ...]:
         """The request's tokens for each member; raises what `score` does."""
@@ -61,7 +77,7 @@ class EnsembleScorer(CachingScorer):
             mine = member.slices([of_each[number] for of_each in prepared])
             found, before = yield from _after(mine, before)
             results.append(found)
-        return _means(results)
+        return _means(results, self._scales)
 
     def prepare_history(self, request: ScoreRequest) -> list[tuple[CachingScorer, Any]]:
         """The tokens of a history for each member that can read ahead."""
@@ -103,11 +119,16 @@ def _after(work: Slices[list[ScoreResult]], before: Spending) -> Slices[tuple[li
         work.close()
 
 
-def _means(results: Iterable[Sequence[ScoreResult]]) -> list[ScoreResult]:
-    """The mean of the members' values for each candidate, with the sum of their tokens."""
+def _shortest_context(members: Iterable[NaiveMember | CachingScorer]) -> int | None:
+    """The most tokens that all members take; None if none has a limit."""
+    return min((member.context for member in members if member.context is not None), default=None)
+
+
+def _means(results: Iterable[Sequence[ScoreResult]], scales: Sequence[float]) -> list[ScoreResult]:
+    """The mean of the members' scaled values for each candidate, with the sum of their tokens."""
     return [
         ScoreResult(
-            tuple(map(fmean, zip(*(r.q_values for r in of_request), strict=True))),
+            tuple(fmean(map(mul, scales, values)) for values in zip(*(r.q_values for r in of_request), strict=True)),
             computed_tokens=sum(r.computed_tokens for r in of_request),
             cached_tokens=sum(r.cached_tokens for r in of_request),
         )
@@ -115,12 +136,12 @@ def _means(results: Iterable[Sequence[ScoreResult]]) -> list[ScoreResult]:
     ]
 
 
-FastScorer = SharedPrefixScorer | SharedPrefixImplicitScorer | EnsembleScorer
-ReferenceScorer = NaiveScorer | NaiveImplicitScorer | NaiveEnsembleScorer
+FastScorer = SharedPrefixScorer | SharedPrefixImplicitScorer | FeatureScorer | EnsembleScorer
+ReferenceScorer = NaiveMember | NaiveEnsembleScorer
 
 
 def build_shared_prefix_scorer(
-    loaded: LoadedQModel, *, cache_bytes: int, tokens_per_forward: int = DEFAULT_TOKENS_PER_FORWARD
+    loaded: LoadedQModel | LoadedFeatureQ, *, cache_bytes: int, tokens_per_forward: int = DEFAULT_TOKENS_PER_FORWARD
 ) -> FastScorer:
     """The fast scorer of a Q model of any kind."""
     match loaded:
@@ -128,13 +149,15 @@ def build_shared_prefix_scorer(
             return SharedPrefixScorer(loaded, cache_bytes=cache_bytes, tokens_per_forward=tokens_per_forward)
         case LoadedImplicitQ():
             return SharedPrefixImplicitScorer(loaded, cache_bytes=cache_bytes, tokens_per_forward=tokens_per_forward)
+        case LoadedFeatureQ():
+            return FeatureScorer(loaded.name, loaded.model)
         case LoadedEnsemble():
             share = cache_bytes // len(loaded.members)
             members = [
                 build_shared_prefix_scorer(member, cache_bytes=share, tokens_per_forward=tokens_per_forward)
                 for member in loaded.members
             ]
-            return EnsembleScorer(loaded.name, members)
+            return EnsembleScorer(loaded.name, members, loaded.scales)
 
 
 def build_serving_scorer(
@@ -150,25 +173,30 @@ def build_serving_scorer(
         return build_shared_prefix_scorer(loaded, cache_bytes=cache_bytes, tokens_per_forward=tokens_per_forward)
     except CheckpointError:
         members = loaded.members if isinstance(loaded, LoadedEnsemble) else (loaded,)
+        share = cache_bytes // len(members)
         scorers = [
-            FullSequenceScorer(member, tokens_per_forward=tokens_per_forward, cache_bytes=cache_bytes // len(members))
+            FeatureScorer(member.name, member.model)
+            if isinstance(member, LoadedFeatureQ)
+            else FullSequenceScorer(member, tokens_per_forward=tokens_per_forward, cache_bytes=share)
             for member in members
         ]
-        if not full_sequences and not all(scorer.keeps_histories for scorer in scorers):
+        if not full_sequences and not all(isinstance(one, FeatureScorer) or one.keeps_histories for one in scorers):
             raise
-    return scorers[0] if loaded is members[0] else EnsembleScorer(loaded.name, scorers)
+    return EnsembleScorer(loaded.name, scorers, loaded.scales) if isinstance(loaded, LoadedEnsemble) else scorers[0]
 
 
 def build_naive_scorer(loaded: LoadedQModel) -> ReferenceScorer:
     """The reference, which the fast one has to equal."""
     if isinstance(loaded, LoadedEnsemble):
-        return NaiveEnsembleScorer(loaded.name, list(map(_naive_scorer, loaded.members)))
+        return NaiveEnsembleScorer(loaded.name, list(map(_naive_scorer, loaded.members)), loaded.scales)
     return _naive_scorer(loaded)
 
 
-def _naive_scorer(loaded: LoadedQNet | LoadedImplicitQ) -> NaiveScorer | NaiveImplicitScorer:
+def _naive_scorer(loaded: LoadedMember) -> NaiveMember:
     match loaded:
         case LoadedQNet():
             return NaiveScorer(loaded)
         case LoadedImplicitQ():
             return NaiveImplicitScorer(loaded)
+        case LoadedFeatureQ():
+            return FeatureScorer(loaded.name, loaded.model)

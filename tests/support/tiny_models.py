@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from torch import nn
 from transformers import (
@@ -20,7 +21,9 @@ from transformers import (
 )
 from transformers.models.auto import AutoModelForCausalLM, AutoModelForSequenceClassification
 
+from qguide.qnet.features.hashing import Hasher
 from qguide.qnet.models.checkpoint import LoadedPolicy, LoadedQNet, save_checkpoint
+from qguide.qnet.models.feature_q import feature_q_of, save_feature_q
 from qguide.qnet.models.implicit_q import ImplicitQ
 from qguide.qnet.models.manifest import Manifest, ReadAt
 from qguide.qnet.models.match_features import HeadFeatures
@@ -28,6 +31,7 @@ from qguide.qnet.models.qnet import QNet
 from qguide.qnet.models.qnet_config import HeadKind, QNetConfig
 from qguide.qnet.rendering.renderer import Renderer
 from qguide.qnet.types import Message
+from qguide.training.licence.domain import fit_domain
 from qguide.training.small_models import train_tokenizer
 
 WORDS = ("go", "to", "desk", "take", "mug", "from", "shelf", "open", "Action", ":", "you", "see")
@@ -173,3 +177,13 @@ def _lively(model: Any, *, seed: int = 0) -> Any:
             if parameter.ndim > 1 or name.endswith("bias"):
                 parameter.normal_(0.0, 0.15, generator=generator)
     return model.eval()
+
+
+def save_features(folder: Path, *, seed: int = 0) -> Path:
+    """Write a Q model without a network, of random weights."""
+    hasher = Hasher(b"salt", bits=10)
+    weights = np.random.default_rng(seed).normal(size=(2, 1 << hasher.bits)).astype(np.float32)
+    manifest = Manifest(kind="features", name="tiny-features", target="td-advantage")
+    domain = fit_domain([("", (Message("user", " ".join(WORDS)),))])
+    save_feature_q(folder, feature_q_of(*weights, mean=0.5, hasher=hasher), manifest, domain=domain)
+    return folder

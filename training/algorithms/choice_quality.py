@@ -11,7 +11,8 @@ step, so a wasted step costs the same everywhere.
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import combinations
-from statistics import fmean
+from math import sqrt
+from statistics import fmean, pvariance
 from typing import Literal, NamedTuple
 
 import numpy as np
@@ -103,6 +104,11 @@ def choice_quality(choices: Sequence[ScoredChoice]) -> dict[str, float]:
     figures = _regrets(choices) | _orders(choices) | _invalid_rates(choices)
     known = {name: value for name, value in figures.items() if value is not None}
     return {"decisions": len(choices), **known}
+
+
+def spread_of(choices: Sequence[ScoredChoice]) -> float:
+    """Standard deviation of a scorer's values between the candidates of a state, over all states."""
+    return sqrt(fmean(pvariance(choice.q_values) for choice in choices))
 
 
 def _regrets(choices: Sequence[ScoredChoice]) -> dict[str, float | None]:

@@ -51,7 +51,7 @@ def test_scores_are_those_of_a_scorer_that_read_nothing_ahead(
 ) -> None:
     scorer: CachingScorer = fast(loaded)
     if members > 1:
-        scorer = EnsembleScorer("both", [fast(loaded) for _ in range(members)])
+        scorer = EnsembleScorer("both", [fast(loaded) for _ in range(members)], [1.0] * members)
     tokens = read(scorer, REQUEST, passes=passes)
     [ahead] = scorer.score([REQUEST])
     [naive] = NaiveScorer(loaded).score([REQUEST])

@@ -1,19 +1,21 @@
 """Ensembles: several Q models in one checkpoint."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from qguide.qnet.errors import CheckpointError
 from qguide.qnet.features.domain import DOMAIN
-from qguide.qnet.models.checkpoint import LoadedEnsemble, load_q_model
-from qguide.qnet.models.ensemble import load_domain, save_ensemble
+from qguide.qnet.models.checkpoint import LoadedEnsemble, load_q_model, load_qnet
+from qguide.qnet.models.ensemble import load_domain, save_ensemble, scales_of
 from qguide.qnet.models.manifest import MANIFEST, Licence, Manifest, PriorSection, read_manifest
 from qguide.qnet.scoring.build import build_naive_scorer, build_serving_scorer
 from qguide.qnet.types import History, Message, ScoreRequest
 from qguide.server.q_models.checks import require_licence
 from qguide.training.licence.domain import fit_domain, put_domain
-from tests.support.tiny_models import save_implicit_q, save_policy, save_qnet
+from qguide.training.rollouts.models import Inference, build_scorer
+from tests.support.tiny_models import save_features, save_implicit_q, save_policy, save_qnet
 
 REQUEST = ScoreRequest(
     (Message("user", "take the mug"),), (Message("assistant", "go to desk"), Message("assistant", "take mug"))
@@ -27,7 +29,7 @@ def members(tmp_path: Path) -> list[Path]:
 
 
 def _q_values(folder: Path) -> tuple[float, ...]:
-    [result] = build_naive_scorer(load_q_model(folder)).score([REQUEST])
+    [result] = build_scorer(str(folder), Inference()).score([REQUEST])
     return result.q_values
 
 
@@ -45,7 +47,7 @@ def test_a_served_ensemble_shares_its_budget_and_counts_every_member(members: li
     save_ensemble(tmp_path / "mean", members, name="three")
     loaded = load_q_model(tmp_path / "mean")
     assert isinstance(loaded, LoadedEnsemble)
-    assert sum(1 for _ in loaded.model.parameters()) == 3 * sum(1 for _ in loaded.members[0].model.parameters())
+    assert len(list(loaded.model.parameters())) == 3 * len(list(load_qnet(members[0]).model.parameters()))
     scorer = build_serving_scorer(loaded, cache_bytes=1 << 24, tokens_per_forward=64, full_sequences=False)
 
     [cold] = scorer.score([REQUEST])
@@ -144,25 +146,83 @@ def test_a_folder_that_exists_is_left_alone(members: list[Path], tmp_path: Path)
         save_ensemble(members[0], members, name="three")
 
 
-def test_values_that_mean_different_things_are_not_averaged(members: list[Path], tmp_path: Path) -> None:
+@pytest.fixture
+def kinds(members: list[Path], tmp_path: Path) -> list[Path]:
+    """A Q model without a network, a QNet and an implicit Q."""
     policy = tmp_path / "policy0"
-    implicit = save_implicit_q(tmp_path / "implicit", policy, policy)
-    with pytest.raises(CheckpointError, match=r"has kind 'implicit-q'.*trained alike"):
-        save_ensemble(tmp_path / "mean", [members[0], implicit], name="mixed")
+    return [save_features(tmp_path / "features"), members[0], save_implicit_q(tmp_path / "implicit", policy, policy)]
 
-    observing = save_qnet(tmp_path / "observing", policy, reads_observation=True)
-    with pytest.raises(CheckpointError, match="has read_at 'observation'"):
-        save_ensemble(tmp_path / "mean", [members[0], observing], name="mixed")
 
-    manifest = members[1] / MANIFEST
+def test_members_of_several_kinds_weigh_by_their_spreads(kinds: list[Path], tmp_path: Path) -> None:
+    features, qnet, implicit = map(_q_values, kinds)
+
+    manifest = save_ensemble(tmp_path / "sum", kinds, name="sum", spreads=(0.5, 0.25, 2.0))
+
+    sums = [(a + 2 * b + c / 4) / 3 for a, b, c in zip(features, qnet, implicit, strict=True)]
+    loaded = load_q_model(tmp_path / "sum")
+    [reference] = build_naive_scorer(loaded).score([REQUEST])
+    assert reference.q_values == pytest.approx(sums, abs=1e-5)
+    scorer = build_serving_scorer(loaded, cache_bytes=1 << 24, tokens_per_forward=64, full_sequences=False)
+    for _ in range(2):
+        assert scorer.score([REQUEST])[0].q_values == pytest.approx(sums, abs=1e-5)
+    assert (manifest.label_range, manifest.read_at) == (None, "last_token")
+    assert manifest.metrics == {"scale_of_0": 1.0, "scale_of_1": 2.0, "scale_of_2": 0.25}
+
+
+def test_the_temperature_of_a_sum_is_of_its_scaled_values(kinds: list[Path], tmp_path: Path) -> None:
+    for member, tau in zip(kinds[:2], (0.1, 0.3), strict=True):
+        judged(member, GRANTED, PriorSection(tau=tau, greedy_weight=0.5))
+
+    prior = save_ensemble(tmp_path / "sum", kinds[:2], name="sum", spreads=(0.5, 0.25)).prior
+
+    # Q1 + 2 Q2 + (0.1 + 2 * 0.3) (log prior + 0.5 greedy), divided by two.
+    assert prior is not None
+    assert (prior.tau, prior.greedy_weight) == pytest.approx((0.35, 0.5))
+
+
+def test_q_models_without_a_network_make_an_ensemble_that_reads_what_they_read(tmp_path: Path) -> None:
+    alike = [save_features(tmp_path / f"features{seed}", seed=seed) for seed in range(2)]
+    manifest = save_ensemble(tmp_path / "mean", alike, name="mean")
+
+    means = [(a + b) / 2 for a, b in zip(*map(_q_values, alike), strict=True)]
+    assert _q_values(tmp_path / "mean") == pytest.approx(means, abs=1e-5)
+    assert manifest.may_read_observation
+    answered = replace(REQUEST, observations=((Message("user", "you see a mug"),),) * 2)
+    apart = [build_scorer(str(one), Inference()).score([answered])[0].q_values for one in (*alike, tmp_path / "mean")]
+    assert apart[2] == pytest.approx([(a + b) / 2 for a, b in zip(*apart[:2], strict=True)], abs=1e-5)
+
+
+def test_values_of_different_scales_are_not_averaged_without_one(kinds: list[Path], tmp_path: Path) -> None:
+    with pytest.raises(CheckpointError, match=r"has kind 'implicit-q'.*--groups"):
+        save_ensemble(tmp_path / "mean", kinds[1:], name="mixed")
+    with pytest.raises(CheckpointError, match="gives all candidates of each held-back state one value"):
+        save_ensemble(tmp_path / "mean", kinds[1:], name="mixed", spreads=(0.5, 0.0))
+
+    manifest = kinds[1] / MANIFEST
     rewarded = Manifest.model_validate_json(manifest.read_bytes())
     manifest.write_text(rewarded.model_copy(update={"target": "reward"}).model_dump_json())
     with pytest.raises(CheckpointError, match="has target 'reward'"):
-        save_ensemble(tmp_path / "mean", members, name="mixed")
+        save_ensemble(tmp_path / "mean", [tmp_path / "q1", kinds[1]], name="mixed")
+    assert save_ensemble(tmp_path / "mean", [tmp_path / "q1", kinds[1]], name="mixed", spreads=(1, 2)).target
+
+
+def test_networks_that_read_at_different_places_are_refused(members: list[Path], tmp_path: Path) -> None:
+    observing = save_qnet(tmp_path / "observing", tmp_path / "policy0", reads_observation=True)
+    with pytest.raises(CheckpointError, match=r"has read_at 'observation'.*no request suits both"):
+        save_ensemble(tmp_path / "mean", [members[0], observing], name="mixed", spreads=(1, 2))
+
+
+def test_a_configuration_of_another_number_is_refused(kinds: list[Path], tmp_path: Path) -> None:
+    save_ensemble(tmp_path / "sum", kinds, name="sum", spreads=(0.5, 0.25, 2.0))
+    with pytest.raises(CheckpointError, match=r"has 2 members, but its config\.json has 3 and 3 scales"):
+        scales_of(tmp_path / "sum", 2)
+    (tmp_path / "sum" / "config.json").write_text('{"members": 3, "scales": [1, -1, 1]}')
+    with pytest.raises(CheckpointError, match="is no ensemble's"):
+        scales_of(tmp_path / "sum", 3)
 
 
 def test_a_policy_is_no_member(members: list[Path], tmp_path: Path) -> None:
-    with pytest.raises(CheckpointError, match="a member is a QNet or an implicit Q"):
+    with pytest.raises(CheckpointError, match="a member is a QNet, an implicit Q or without a network"):
         save_ensemble(tmp_path / "mean", [members[0], tmp_path / "policy0"], name="mixed")
 
 

@@ -10,7 +10,7 @@ from tokenizers import AddedToken, Tokenizer, decoders, models, normalizers, pre
 from transformers import PreTrainedTokenizerFast
 
 from qguide.qnet.errors import HistoryTooLongError
-from qguide.qnet.models.checkpoint import load_q_model
+from qguide.qnet.models.checkpoint import load_qnet
 from qguide.qnet.models.loading import embedded_path
 from qguide.qnet.rendering.renderer import Renderer, longest_token
 from qguide.qnet.types import Message
@@ -78,7 +78,7 @@ def test_tokenizers_that_may_swallow_text_have_no_bound() -> None:
 
 
 def test_the_embedded_models_tokenizer_has_a_bound() -> None:
-    bound = longest_token(load_q_model(embedded_path("qnet")).renderer.tokenizer)
+    bound = longest_token(load_qnet(embedded_path("qnet")).renderer.tokenizer)
     assert bound is not None
     assert bound < 100
 

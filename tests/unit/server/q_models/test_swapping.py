@@ -14,6 +14,7 @@ import pytest
 from qguide.qnet.device.device_thread import DeviceThread
 from qguide.qnet.errors import ScorerUnavailableError
 from qguide.qnet.models.checkpoint import load_q_model, load_qnet
+from qguide.qnet.models.ensemble import save_ensemble
 from qguide.qnet.scoring.rendered_requests import RenderedRequest
 from qguide.qnet.scoring.value_head import NaiveScorer, SharedPrefixScorer
 from qguide.qnet.types import Message, ScoreRequest, ScoreResult, Slices
@@ -24,7 +25,8 @@ from qguide.server.q_models.registry import Models, QModels
 from qguide.server.q_models.served import ServedQModel
 from qguide.server.q_models.threaded import QModel, ScorerSource
 from qguide.server.settings.settings import SCRIPTED, Settings
-from tests.support.tiny_models import q_model, save_policy, save_qnet
+from qguide.training.rollouts.models import Inference, build_scorer
+from tests.support.tiny_models import q_model, save_features, save_policy, save_qnet
 
 VERSIONS = ("v1", "v2", "v3")
 CANDIDATES = ("Action: take mug", "go to desk", "open shelf")
@@ -133,6 +135,30 @@ async def test_versions_are_swapped_and_dropped_under_load(
     assert 'q_model="shop@v3"' in metrics
     assert 'q_model="shop@v1"' not in metrics
     assert 'q_model="shop@v2"' not in metrics
+
+
+async def test_a_sum_of_kinds_is_loaded_shadowed_and_acts(models_dir: Path) -> None:
+    features = save_features(models_dir / "features")
+    save_ensemble(models_dir / "sum", [features, models_dir / "v2"], name="sum", spreads=(0.5, 0.25))
+    body = {"messages": [{"role": "user", "content": HISTORIES[1]}], "num_candidates": 3, "out_of_domain": "guide"}
+    async with serving(settings_of(models_dir)) as (client, _):
+        for path, sent in (
+            ("load", {"folder": "sum", "name": "sum", "version": "v1"}),
+            ("shadow", {"q_model": "shop", "shadow": "sum"}),
+        ):
+            response = await client.post(f"/v1/models/{path}", json=sent)
+            assert response.status_code == 200, response.text
+        shadowed = (await client.post("/v1/act", json=body)).json()
+        acted = (await client.post("/v1/act", json=body | {"q_model": "sum"})).json()
+
+    assert (shadowed["q_model"], acted["q_model"], acted["guided"]) == ("shop", "sum", True)
+    said = tuple(Message("assistant", one["message"]["content"]) for one in acted["candidates"])
+    request = ScoreRequest((Message("user", HISTORIES[1]),), said)
+    [[first], [second]] = [
+        build_scorer(str(folder), Inference()).score([request]) for folder in (features, models_dir / "v2")
+    ]
+    expected = [(a + 2 * b) / 2 for a, b in zip(first.q_values, second.q_values, strict=True)]
+    assert [one["q_value"] for one in acted["candidates"]] == pytest.approx(expected, abs=1e-5)
 
 
 class GatedScorer(SharedPrefixScorer):
