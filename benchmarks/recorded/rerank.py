@@ -6,11 +6,11 @@ reads decision groups of `recorded-groups`, fold by fold, with Q models that wer
 other folds. Nothing is played: every candidate has its recorded result and reward.
 """
 
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Annotated
 
-from pydantic import BaseModel, ConfigDict, Field, FiniteFloat
+from pydantic import BaseModel, ConfigDict, Field, FiniteFloat, model_validator
 
 from benchmarks.recorded.reranking import RankedTask, method_rewards, rerank_figures
 from qguide.qnet.errors import ConfigError
@@ -42,7 +42,9 @@ class RerankConfig(BaseModel):
     """Configuration of `python -m benchmarks rerank-recorded`.
 
     Attributes:
-        folds: disjoint by task; with one fold there is no other to choose the best run on.
+        folds: disjoint by task.
+        training: run folders of `recorded-groups` on whose tasks the best run is chosen, beside those
+            of the other folds; a single fold needs them.
         output: the run folder to write.
         inference: how the Q models run.
         seed: of the intervals.
@@ -50,10 +52,19 @@ class RerankConfig(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    folds: Annotated[tuple[RerankFold, ...], Field(min_length=2)]
+    folds: tuple[RerankFold, ...] = Field(min_length=1)
+    training: tuple[Path, ...] = ()
     output: Path
     inference: Inference = Inference()
     seed: int = 0
+
+    @model_validator(mode="after")
+    def _best_run_is_chosen_elsewhere(self) -> "RerankConfig":
+        if len(self.folds) + len(self.training) < 2:
+            raise ValueError(
+                "a single fold has no other to choose the best run on; name its training folds in training"
+            )
+        return self
 
 
 class RerankedRow(BaseModel):
@@ -79,21 +90,28 @@ def run_rerank_recorded(config: RerankConfig) -> dict[str, float]:
     """Write every task's choices; returns the mean reward of each method."""
     with open_run(config.output, config) as run:
         tasks = [task for n in range(len(config.folds)) for task in _ranked(config, n)]
-        _require_distinct(tasks)
-        _write_rows(tasks, run)
-        figures = rerank_figures(tasks, seed=config.seed)
+        training = [row for folder in config.training for row in _groups(folder)]
+        _require_distinct([*(task.row for task in tasks), *training])
+        _write_rows(tasks, training, run)
+        figures = rerank_figures(tasks, training, seed=config.seed)
         with JsonlWriter(run.metrics) as metrics:
             for name, values in figures.items():
                 metrics.write({"method": name, "tasks": len(tasks), **values})
         return {name: values["reward"] for name, values in figures.items()}
 
 
+def _groups(folder: Path) -> list[TreeRow]:
+    """One decision of each task."""
+    rows = list(read_groups(folder))
+    if more := [row.task_id for row in rows if len(decisions_of(row)) != 1]:
+        raise ConfigError(f"{folder}: {more[0]} has several decisions; name recorded groups")
+    return rows
+
+
 def _ranked(config: RerankConfig, number: int) -> Iterator[RankedTask]:
     """A fold's tasks with the values of its models."""
     fold = config.folds[number]
-    rows = list(read_groups(fold.groups))
-    if more := [row.task_id for row in rows if len(decisions_of(row)) != 1]:
-        raise ConfigError(f"{fold.groups}: {more[0]} has several decisions; name recorded groups")
+    rows = _groups(fold.groups)
     by_model = [_scores(build_scorer(name, config.inference), rows) for name in fold.qnets]
     logprobs = _scores(build_logprob_scorer(fold.policy, config.inference), rows) if fold.policy else None
     for place, row in enumerate(rows):
@@ -107,14 +125,14 @@ def _scores(scorer: Scorer, rows: list[TreeRow]) -> list[list[float]]:
     return [decisions[0] for decisions in score_groups(scorer, rows)]
 
 
-def _require_distinct(tasks: list[RankedTask]) -> None:
-    ids = [task.row.task_id for task in tasks]
-    if repeated := {task_id for task_id in ids if ids.count(task_id) > 1}:
-        raise ConfigError(f"{sorted(repeated)[0]} is in two folds; folds share no task")
+def _require_distinct(rows: list[TreeRow]) -> None:
+    counts = Counter(row.task_id for row in rows)
+    if repeated := [task_id for task_id, count in counts.items() if count > 1]:
+        raise ConfigError(f"{min(repeated)} is in two folds; folds share no task, with each other or with training")
 
 
-def _write_rows(tasks: list[RankedTask], run: RunFolder) -> None:
-    rewards = method_rewards(tasks)
+def _write_rows(tasks: list[RankedTask], training: list[TreeRow], run: RunFolder) -> None:
+    rewards = method_rewards(tasks, training)
     run.rows.unlink(missing_ok=True)
     run.metrics.unlink(missing_ok=True)
     with JsonlWriter(run.rows) as writer:

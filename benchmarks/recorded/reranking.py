@@ -48,8 +48,11 @@ class RankedTask:
         return [candidate.outcome for candidate in self.candidates]
 
 
-def method_rewards(tasks: Sequence[RankedTask]) -> dict[str, list[float]]:
+def method_rewards(tasks: Sequence[RankedTask], training: Sequence[TreeRow] = ()) -> dict[str, list[float]]:
     """Expected reward of each method on each task; Q models of several seeds are averaged.
+
+    Args:
+        training: tasks beside the other folds, on which the best run is chosen.
 
     Returns:
         `random`: of the runs' actions. `best-run`: the run that is best on the other folds.
@@ -60,7 +63,7 @@ def method_rewards(tasks: Sequence[RankedTask]) -> dict[str, list[float]]:
         `q-weighted-majority`: the result with the greatest sum of Q over the runs. The same with
         `-of-mean`: by the mean Q of several models. `oracle`: the best.
     """
-    by_run = {fold: _rewards_by_run(tasks, fold) for fold in {task.fold for task in tasks}}
+    by_run = {fold: _rewards_by_run(tasks, training, fold) for fold in {task.fold for task in tasks}}
     rewards = {
         "random": [_random(task) for task in tasks],
         "best-run": [_most(task, _run_scores(task, by_run[task.fold])) for task in tasks],
@@ -87,14 +90,13 @@ def _random(task: RankedTask) -> float:
     return float(np.average(task.rewards, weights=counts))
 
 
-def _rewards_by_run(tasks: Sequence[RankedTask], fold: int) -> dict[str, float]:
+def _rewards_by_run(tasks: Sequence[RankedTask], training: Sequence[TreeRow], fold: int) -> dict[str, float]:
     """Mean reward of each run outside a fold."""
     rewards: dict[str, list[float]] = defaultdict(list)
-    for task in tasks:
-        if task.fold != fold:
-            for candidate in task.candidates:
-                for run in candidate.sources:
-                    rewards[run].append(candidate.outcome)
+    for row in (*training, *(task.row for task in tasks if task.fold != fold)):
+        for candidate in row.nodes:
+            for run in candidate.sources:
+                rewards[run].append(candidate.outcome)
     return {run: fmean(values) for run, values in rewards.items()}
 
 
@@ -140,15 +142,20 @@ def _weighted_majority(task: RankedTask, q_values: Sequence[float]) -> float:
     return _most(task, [sums[_result(candidate)] for candidate in task.candidates])
 
 
-def rerank_figures(tasks: Sequence[RankedTask], *, seed: int = 0) -> dict[str, Mapping[str, float]]:
+def rerank_figures(
+    tasks: Sequence[RankedTask], training: Sequence[TreeRow] = (), *, seed: int = 0
+) -> dict[str, Mapping[str, float]]:
     """Figures of every method.
+
+    Args:
+        training: as in `method_rewards`.
 
     Returns:
         By method: `reward`, the mean over tasks, with its 95 % interval; `over_folds`, the mean of
         the folds' means; and the paired differences to each of `BASELINES` with their intervals
         over tasks and the p-values of sign flips.
     """
-    rewards = method_rewards(tasks)
+    rewards = method_rewards(tasks, training)
     return {name: _figures(tasks, rewards, name, seed) for name in rewards}
 
 
