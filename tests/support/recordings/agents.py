@@ -90,6 +90,18 @@ def tau2_bench(folder: Path) -> None:
     dump(folder / "results.json", results)
 
 
+def tau2_folder(folder: Path) -> None:
+    """The same with each simulation in a file of its own, as runs by voice and submissions keep them."""
+    tau2_bench(folder)
+    results = json.loads((folder / "results.json").read_text())
+    [simulation] = results.pop("simulations")
+    entry = {key: simulation[key] for key in ("id", "task_id", "trial", "termination_reason")}
+    index = [{**entry, "reward": 0.0, "agent_cost": None, "duration": 1.0}]
+    dump(folder / "results.json", {**results, "simulation_index": index})
+    (folder / "simulations").mkdir()
+    dump(folder / "simulations/s.json", simulation)
+
+
 def swe_agent(folder: Path) -> None:
     """A trajectory of SWE-agent with function calls, without a reward."""
     history: list[dict[str, Any]] = [
@@ -194,15 +206,18 @@ def openhands_v0(folder: Path) -> None:
 SAMPLES: Final = (
     Sample("atif", atif, (SYSTEM, *CALLED), "mug", agent="terminus-2", left_out=(1, 1, 1)),
     Sample("tau-bench", tau_bench, (SYSTEM, *CALLED), "7"),
-    Sample(
-        "tau2-bench",
-        tau2_bench,
-        (SYSTEM, *CALLED),
-        "retail/7",
-        reward=0.0,
-        agent="gpt",
-        terminated=False,
-        left_out=(2, 1),
+    *(
+        Sample(
+            "tau2-bench",
+            write,
+            (SYSTEM, *CALLED),
+            "retail/7",
+            reward=0.0,
+            agent="gpt",
+            terminated=False,
+            left_out=(2, 1),
+        )
+        for write in (tau2_bench, tau2_folder)
     ),
     Sample(
         "swe-agent",

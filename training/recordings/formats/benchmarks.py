@@ -4,6 +4,7 @@ import re
 import zipfile
 import zlib
 from collections.abc import Iterator
+from dataclasses import replace
 from io import TextIOWrapper
 from itertools import zip_longest
 from pathlib import Path
@@ -14,7 +15,7 @@ from qguide.training.data.row_files import found_below, is_file, open_file, size
 from qguide.training.recordings import json_stream
 from qguide.training.recordings.fields import first_at, value_at
 from qguide.training.recordings.formats.layout import Record
-from qguide.training.recordings.json_stream import OnBytes, Value, parse_bytes, read_values
+from qguide.training.recordings.json_stream import FIRST, OnBytes, Value, parse_bytes, read_values
 from qguide.training.recordings.otel_spans import objects_in
 
 GREETINGS: Final = "greetings of the agent before the user's first message"
@@ -24,8 +25,32 @@ _GRADES: Final = {"C": 1.0, "P": 0.5, "I": 0.0, "N": 0.0}
 _LIMITED: Final = ("max_steps", "too_many_errors", "timeout")
 
 
+_SIMULATIONS: Final = "simulations"
+
+
+def read_simulations(path: Path, on_bytes: OnBytes) -> Iterator[Value]:
+    """The simulations of a file of results, or those that have files of their own in the folder beside it."""
+    if path.parent.name == _SIMULATIONS and is_file(path.parents[1] / "results.json"):
+        return  # read with the results
+    files = found_below(path.parent / _SIMULATIONS, "*.json")
+    if not files:
+        yield from read_values(path, within=_SIMULATIONS, keeping=("info",), on_bytes=on_bytes)
+        return
+    info = None
+    for field in read_values(path, within=FIRST, on_bytes=on_bytes):
+        if field.flaw:
+            yield field
+        elif field.around["@key"] == "info":
+            info = field.value
+    for file in files if info else ():
+        for value in read_values(file, on_bytes=on_bytes):
+            yield replace(value, flaw=value.flaw and f"{file.name}: {value.flaw}", around={"info": info})
+
+
 def tau2_records(record: Record) -> Iterator[Record]:
     """A simulation of tau2-bench; the policy that the agent obeys is its system message."""
+    if record.get("messages") is None:
+        raise RecordError("it has no messages: simulations by voice keep ticks, pieces of speech that are not read")
     turns: list[Record] = []
     greetings = users_calls = 0
     for said in _flat(record["messages"]):

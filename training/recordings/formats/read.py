@@ -25,6 +25,7 @@ from qguide.training.recordings.formats.benchmarks import (
     intercode_records,
     read_model_calls,
     read_samples,
+    read_simulations,
     read_trials,
     tau2_records,
     trial_records,
@@ -72,7 +73,9 @@ FORMATS: Final[Mapping[str, Layout]] = {
         beside="../result.json",
     ),
     "tau-bench": Layout(("traj reward",), Places(messages="traj")),
-    "tau2-bench": Layout(("simulations info",), translate=tau2_records, within="simulations", keeping=("info",)),
+    "tau2-bench": Layout(
+        ("simulations info", "simulation_index info"), translate=tau2_records, values=read_simulations
+    ),
     "swe-agent": Layout(("history trajectory",), translate=swe_agent_records, files=("*.traj",)),
     "mini-swe-agent": Layout(
         ("messages trajectory_format", "messages info.mini_version"), translate=mini_swe_records, files=("*.traj.json",)

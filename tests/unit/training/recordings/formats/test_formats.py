@@ -19,7 +19,7 @@ from qguide.training.recordings.fields import Fields
 from qguide.training.recordings.formats.read import FORMATS, read_episodes, recording_of
 from tests.support.documents import blocks_of
 from tests.support.recordings import SAMPLES
-from tests.support.recordings.agents import atif
+from tests.support.recordings.agents import atif, tau2_folder
 from tests.support.recordings.runs import BFCL_FUNCTIONS, SEARCHED, appworld_call, bfcl
 from tests.support.recordings.sample import ASKED, CHAT, SAID, TASK, Sample, dump
 from tests.support.recordings.traces import INSPECT_HEADER
@@ -69,6 +69,18 @@ def test_every_format_has_a_sample_and_a_row_in_the_table_of_the_docs() -> None:
     assert set(FORMATS) == {sample.format for sample in SAMPLES} | ours | elsewhere
     page = Path("docs/bring/data.md").read_text()
     assert [name for name in FORMATS if f"| `{name}` |" not in page] == []
+
+
+def test_simulations_of_tau2_bench_in_files_of_their_own_are_read_once(tmp_path: Path) -> None:
+    tau2_folder(tmp_path)
+    (by_results,) = read(tmp_path / "results.json")
+    simulation = json.loads((tmp_path / "simulations/s.json").read_text())
+    dump(tmp_path / "simulations/t.json", {**simulation, "messages": None, "ticks": []})
+    (tmp_path / "simulations/u.json").write_text('{"id":')
+    episode, by_voice, cut_off = read(tmp_path)
+    assert episode == by_results
+    assert "simulations by voice" in str(by_voice)
+    assert "u.json: it is not JSON" in str(cut_off)
 
 
 @pytest.mark.parametrize("at", ["", "file://"])
