@@ -9,6 +9,7 @@ QNet on it their rewards, by the job files of InterCode-SQL.
 
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -18,15 +19,13 @@ from pydantic import Field
 from qguide.qnet.records import ROOT_ID, NodeRow, RolloutRow, TreeRow
 from qguide.qnet.types import Message
 from qguide.training.choosing.attempts import read_attempts
-from qguide.training.choosing.choose_recorded import ChooseRecordedConfig, table_of_attempts
-from qguide.training.choosing.choosers import RULES, earned, rule_scores
+from qguide.training.choosing.choose_recorded import ChooseRecordedConfig, chosen_rows, run_figures, table_of_attempts
 from qguide.training.choosing.features import Candidate
-from qguide.training.choosing.folds import assessed_groups
+from qguide.training.choosing.folds import Earned, assessed_groups
 from qguide.training.choosing.table import Floats, Ints, Table
 from qguide.training.configs.job_files import load_config
 from qguide.training.data.runs import open_run, rows_at_once
 from qguide.training.data.trajectories import Trajectory
-from qguide.training.evaluation.statistics import bootstrap_interval, sign_flip_p_value
 from qguide.training.jobs.choice_regret import score_groups
 from qguide.training.jobs.sft import SftConfig, run_sft
 from qguide.training.jobs.train_qnet import TrainQNetConfig, run_train_qnet
@@ -39,7 +38,7 @@ class QNetRecordedConfig(ChooseRecordedConfig):
     """Configuration of `python -m benchmarks qnet-recorded`: a job of `choose-recorded`, and sizes.
 
     Attributes:
-        folds: so many of the folds of tasks are judged in.
+        folds: so many of the folds of tasks are judged in, each by all folds of families.
         taught: of each state so many distinct candidates are learned from, drawn at random.
         chars: of each text so many characters are read: the first of a question or an observation,
             the last of an action.
@@ -51,41 +50,27 @@ class QNetRecordedConfig(ChooseRecordedConfig):
 
 
 def run_qnet_recorded(config: QNetRecordedConfig) -> dict[str, float]:
-    """Write what each chooser earns on every task; returns the means."""
+    """Write what each chooser earns on every task, and the figures, as `choose-recorded` does; "q" is the QNet.
+
+    Returns:
+        The mean reward of each chooser.
+    """
     with open_run(config.output, config) as run:
         flat, table = table_of_attempts(config, read_attempts(config.source, config, models=config.models))
-        rewards: dict[str, dict[str, float]] = defaultdict(dict)
-        for fold, (groups, _, learned) in zip(range(config.folds), assessed_groups(table, config), strict=False):
-            q = {seed: _q_values(config, flat, table, groups, learned, fold, seed) for seed in config.trainings}
-            every = rule_scores(table, groups) | {f"q {seed}": q[seed][groups] for seed in q}
-            for name, scores in every.items():
-                _add(rewards[name], table, groups, earned(table, groups, scores))
+        found = Earned()
+        every = enumerate(assessed_groups(table, config))
+        for fold, (groups, own, learned) in islice(every, config.folds * config.family_folds):
+            found.add_untrained(table, groups, own)
+            for seed in config.trainings:
+                q = _q_values(config, flat, table, groups, learned, fold, seed)
+                found.add(table, groups, "q", q[groups], seed)
+        rows = chosen_rows(table, found)
+        told = run_figures(config, table, found, rows) | {"recipe": "QNets from scratch"}
         with rows_at_once(run.rows) as writer:
-            tasks = rewards["random"]
-            writer.write(*({"task_id": task, **{name: own[task] for name, own in rewards.items()}} for task in tasks))
-        means = {name: float(np.mean(list(own.values()))) for name, own in rewards.items()}
+            writer.write(*rows)
         with rows_at_once(run.metrics) as writer:
-            best = max((name for name in RULES if name in means), key=means.__getitem__)
-            writer.write(means | _compared(rewards, best))
-        return means
-
-
-def _add(into: dict[str, float], table: Table, groups: Ints, gained: Floats) -> None:
-    tasks = table.tasks[groups[:, 0]]
-    for task in np.unique(tasks):
-        into[table.task_names[task]] = float(gained[tasks == task].mean())
-
-
-def _compared(rewards: Mapping[str, Mapping[str, float]], rule: str) -> dict[str, Any]:
-    """The mean of the trainings, and what it is above a random choice and the best rule."""
-    trained = [list(own.values()) for name, own in rewards.items() if name.startswith("q ")]
-    q = np.mean(trained, axis=0)
-    found: dict[str, Any] = {"q": [float(q.mean()), *bootstrap_interval(q.tolist(), np.random.default_rng(0))]}
-    for other in ("random", rule):
-        gains = (q - np.array(list(rewards[other].values()))).tolist()
-        interval = bootstrap_interval(gains, np.random.default_rng(0))
-        found[f"q - {other}"] = [float(np.mean(gains)), *interval, sign_flip_p_value(gains, np.random.default_rng(0))]
-    return found
+            writer.write(told)
+        return {name: each["reward"] for name, each in told["all"]["choosers"].items()}
 
 
 def _q_values(

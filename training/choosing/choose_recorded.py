@@ -58,6 +58,8 @@ class ChooseRecordedConfig(ReadingModels, Design):
             were is not read, so 1 reads the last action alone; shorter ones are left out.
         answer: a regular expression that finds the answer in a last action, its first group if it
             has one: equal answers are equal actions, and an action without one is not valid.
+        words: Q also reads what is said: topics, and what words and forms have earned in other
+            tasks. Without, it reads 74 numbers of each candidate alone.
         steps: of a training, at most.
         shown: tasks of which one group is written to `choices.jsonl`, for the page to show.
         halves: also the figures of the tasks by which the recipe was not chosen: whose ids have an
@@ -73,6 +75,7 @@ class ChooseRecordedConfig(ReadingModels, Design):
     observed: bool = False
     finished: bool = False
     answer: re.Pattern[str] | None = None
+    words: bool = True
     steps: int = Field(default=Training().steps, ge=1)
     shown: int = Field(default=200, ge=0)
     halves: bool = False
@@ -159,8 +162,8 @@ def run_choose_recorded(config: ChooseRecordedConfig) -> dict[str, float]:
                 f"no state of {', '.join(config.judged_in)} has {config.candidates} candidates "
                 "in a fold; lower candidates, turns or family_folds"
             )
-        rows = _rows(table, found)
-        told = _figures(config, table, found, rows)
+        rows = chosen_rows(table, found)
+        told = run_figures(config, table, found, rows)
         with rows_at_once(run.rows) as writer:
             writer.write(*rows)
         with rows_at_once(run.metrics) as writer:
@@ -181,7 +184,8 @@ def table_of_attempts(config: ChooseRecordedConfig, attempts: Sequence[Attempt])
         )
     models = {attempt.model for attempt in attempts}
     families = {model: family_of(model, config.families) for model in models}
-    return [one for found in states.values() for one in found], table_of(states, families)
+    table = table_of(states, families)
+    return [one for found in states.values() for one in found], table if config.words else table.without_words()
 
 
 @contextmanager
@@ -225,7 +229,8 @@ def _offered(candidate: Candidate, logit: float) -> OfferedAttempt:
     )
 
 
-def _rows(table: Table, found: Earned) -> list[ChosenRow]:
+def chosen_rows(table: Table, found: Earned) -> list[ChosenRow]:
+    """What each chooser earned, task by task."""
     tasks, means, single = task_means(found)
     sections = dict(zip(table.tasks.tolist(), table.sections.tolist(), strict=True))
     return [
@@ -239,9 +244,10 @@ def _rows(table: Table, found: Earned) -> list[ChosenRow]:
     ]
 
 
-def _figures(config: ChooseRecordedConfig, table: Table, found: Earned, rows: Sequence[ChosenRow]) -> dict[str, Any]:
+def run_figures(config: ChooseRecordedConfig, table: Table, found: Earned, rows: Sequence[ChosenRow]) -> dict[str, Any]:
+    """What `metrics.jsonl` tells of a run."""
     told: dict[str, Any] = {
-        "recipe": RECIPE,
+        "recipe": RECIPE if config.words else f"{RECIPE} without words",
         "attempts": len(table.rewards),
         "states": len(table.first),
         "models": len(table.model_names),
@@ -251,7 +257,7 @@ def _figures(config: ChooseRecordedConfig, table: Table, found: Earned, rows: Se
         "until_decided": found.until_decided(),
         "taus": found.taus,
         "taus_in_group": found.taus_in_group,
-        "licences": round(float(np.mean(found.licences)), 4),
+        "licences": round(sum(found.licences) / max(1, len(found.licences)), 4),
         "all": figures(table, found, kept=[True] * len(rows)),
     }
     untouched = [crc32(row.task_id.encode()) % 2 == 1 for row in rows]

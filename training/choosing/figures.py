@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from math import exp
-from typing import Any, Final
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,8 +13,6 @@ from qguide.training.choosing.table import Table
 from qguide.training.evaluation.statistics import bootstrap_interval, sign_flip_p_value
 
 Column = NDArray[np.float64]
-TRAINED: Final = ("q", "q in group", "posterior", "posterior in group", "licensed")
-_ORDER: Final = ("random", *RULES, KNOWING, *TRAINED, "oracle")
 
 
 def task_means(found: Earned) -> tuple[list[int], dict[str, Column], dict[str, list[Column]]]:
@@ -31,7 +29,8 @@ def task_means(found: Earned) -> tuple[list[int], dict[str, Column], dict[str, l
     single = {name: [means(p) for p in own.values()] for name, own in found.trained.items()}
     every = {name: means(parts) for name, parts in found.rules.items()}
     every |= {name: np.mean(own, axis=0) for name, own in single.items()}
-    return assessed.tolist(), {name: every[name] for name in _ORDER if name in every}, single
+    order = ("random", *RULES, KNOWING, *single, "oracle")
+    return assessed.tolist(), {name: every[name] for name in order if name in every}, single
 
 
 def figures(table: Table, found: Earned, *, kept: Sequence[bool]) -> dict[str, Any]:
@@ -58,13 +57,13 @@ def figures(table: Table, found: Earned, *, kept: Sequence[bool]) -> dict[str, A
         "groups": int(np.isin(np.concatenate(found.tasks), np.array(tasks)[among]).sum()),
         "best_rule": best,
         "choosers": choosers,
-        "comparisons": [_comparison(means, name, other) for name in TRAINED for other in ("random", best, KNOWING)],
+        "comparisons": [_comparison(means, name, other) for name in single for other in ("random", best, KNOWING)],
         "stopping": stopping_figures(
             np.concatenate(found.tasks),
             np.isin(np.concatenate(found.tasks), np.array(tasks)[among]),
             {name: list(own.values()) for name, own in found.kept.items()},
         ),
-        "sections": _sections(table, np.array(tasks)[among], means, best),
+        "sections": _sections(table, np.array(tasks)[among], means, ("random", best, KNOWING, *single, "oracle")),
     }
 
 
@@ -96,7 +95,7 @@ def flips_bound(gains: Sequence[float]) -> float:
 
 
 def _sections(
-    table: Table, tasks: NDArray[np.int64], means: Mapping[str, Column], best: str
+    table: Table, tasks: NDArray[np.int64], means: Mapping[str, Column], shown: Sequence[str]
 ) -> dict[str, dict[str, Any]]:
     section = dict(zip(table.tasks.tolist(), table.sections.tolist(), strict=True))
     of_task = np.array([section[int(task)] for task in tasks])
@@ -104,7 +103,6 @@ def _sections(
     for number, name in enumerate(table.section_names):
         own = of_task == number
         if own.any():
-            shown = ("random", best, KNOWING, *TRAINED, "oracle")
             found[name] = {"tasks": int(own.sum())} | {key: _r(means[key][own].mean()) for key in shown}
     return found
 

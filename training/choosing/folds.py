@@ -98,6 +98,14 @@ class Earned:
     shown: list[tuple[Ints, Floats]] = field(default_factory=list)
     decided: dict[str, list[tuple[Floats, Floats]]] = field(default_factory=lambda: defaultdict(list))
 
+    def add_untrained(self, table: Table, groups: Ints, fold: NDArray[np.bool_]) -> None:
+        """Note what the rules earn in some groups, and the best model of other tasks than the fold's."""
+        self.tasks.append(table.tasks[groups[:, 0]])
+        for name, scores in rule_scores(table, groups).items():
+            self.add(table, groups, name, scores)
+        self.decided["votes"].append((self.rules["majority"][-1], written_until_decided(table, groups)))
+        self.add(table, groups, KNOWING, model_scores(table, groups, ~fold))
+
     def until_decided(self) -> dict[str, dict[str, float]]:
         """By chooser the mean reward over groups, and the share of the characters written."""
         return {
@@ -120,12 +128,7 @@ def measure(table: Table, design: Design, options: Training) -> Earned:
     """Rewards of all choosers, fold by fold."""
     found = Earned()
     for groups, fold, learned in assessed_groups(table, design):
-        found.tasks.append(table.tasks[groups[:, 0]])
-        for name, scores in rule_scores(table, groups).items():
-            found.add(table, groups, name, scores)
-        votes = found.rules["majority"][-1], written_until_decided(table, groups)
-        found.decided["votes"].append(votes)
-        found.add(table, groups, KNOWING, model_scores(table, groups, ~fold))
+        found.add_untrained(table, groups, fold)
         for seed in design.trainings:
             _add_training(found, table, groups, learned, design, options, seed)
     return found

@@ -1,7 +1,7 @@
 """Candidates as arrays, and groups of them as rows of indices."""
 
 from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import takewhile
 from typing import Any, Final
 
@@ -12,7 +12,7 @@ from scipy.sparse.linalg import svds
 
 from qguide.qnet.features.hashing import Hasher, Hashes
 from qguide.training.choosing.attempts import Turn
-from qguide.training.choosing.features import Candidate, forms_of, hashed_words, numbers_of
+from qguide.training.choosing.features import NAMES, Candidate, forms_of, hashed_words, numbers_of
 
 Floats = NDArray[np.float32]
 Ints = NDArray[np.int64]
@@ -66,6 +66,11 @@ class Table:
     model_names: tuple[str, ...]
     read: float
     """Share of the candidates whose calls could be read, where functions may be called; else 1."""
+
+    def without_words(self) -> "Table":
+        """The same candidates, of which a Q model reads the numbers of `NAMES` alone."""
+        nothing = self.words[:, :0]
+        return replace(self, numbers=self.numbers[:, : len(NAMES)], words=nothing, forms=nothing)
 
 
 def table_of(states: Mapping[str, Sequence[Candidate]], families: Mapping[str, str]) -> Table:

@@ -146,13 +146,21 @@ def test_what_is_learned_in_one_part_may_be_judged_in_another(tmp_path: Path) ->
         run_choose_recorded(mint(tmp_path, judged_in=("code*",), output=tmp_path / "none"))
 
 
-def chats(file: Path, *, right: bool, tasks: int = 12, sections: tuple[str, ...] = ("sums",), **reply: Any) -> None:
-    """One model's answers to a few questions, with further fields of the reply."""
-    answers = ["It is four." if right else f"{i}" for i in range(tasks)]
-    said = {"role": "assistant"} | reply
+def chats(
+    file: Path,
+    *,
+    right: bool,
+    tasks: int = 12,
+    sections: tuple[str, ...] = ("sums",),
+    said: str | None = None,
+    **reply: Any,
+) -> None:
+    """One model's answers to a few questions, all the same if it is given, with further fields of the reply."""
+    answers = [said or ("It is four." if right else f"{i}") for i in range(tasks)]
+    fields = {"role": "assistant"} | reply
     rows = [
         {
-            "messages": [{"role": "user", "content": f"Question {i}?"}, said | {"content": answer}],
+            "messages": [{"role": "user", "content": f"Question {i}?"}, fields | {"content": answer}],
             "reward": float(right),
             "task_id": f"{sections[i % len(sections)]}/{i}",
         }
@@ -182,6 +190,21 @@ def test_the_likeliest_candidate_is_a_chooser_where_likelihoods_are_recorded(
 
 
 SMALL: dict[str, Any] = {"candidates": 2, "task_folds": 2, "trainings": (0,), "steps": 25}
+
+
+def test_without_words_q_cannot_tell_apart_what_they_alone_tell_apart(tmp_path: Path) -> None:
+    for said in ("north", "south"):
+        chats(tmp_path / "runs" / said / "chats.jsonl", right=said == "north", tasks=40, said=f"It is {said}.")
+    read, unread = (
+        run_choose_recorded(
+            ChooseRecordedConfig(
+                source=(tmp_path / "runs",), model_key="@folder", words=words, output=tmp_path / f"{words}", **SMALL
+            )
+        )
+        for words in (True, False)
+    )
+    assert (read["q"], read["q in group"]) == (1.0, 1.0)
+    assert (unread["q"], unread["q in group"]) == (0.5, 0.5)
 
 
 def test_the_folder_of_a_file_names_its_model(tmp_path: Path) -> None:
