@@ -230,7 +230,7 @@ def _offered(candidate: Candidate, logit: float) -> OfferedAttempt:
 
 
 def chosen_rows(table: Table, found: Earned) -> list[ChosenRow]:
-    """What each chooser earned, task by task."""
+    """One row for each task, with what each chooser earned."""
     tasks, means, single = task_means(found)
     sections = dict(zip(table.tasks.tolist(), table.sections.tolist(), strict=True))
     return [
@@ -245,7 +245,7 @@ def chosen_rows(table: Table, found: Earned) -> list[ChosenRow]:
 
 
 def run_figures(config: ChooseRecordedConfig, table: Table, found: Earned, rows: Sequence[ChosenRow]) -> dict[str, Any]:
-    """What `metrics.jsonl` tells of a run."""
+    """The figures of a run, as `metrics.jsonl` holds them."""
     told: dict[str, Any] = {
         "recipe": RECIPE if config.words else f"{RECIPE} without words",
         "attempts": len(table.rewards),
