@@ -214,7 +214,7 @@ def _lifespan(
             cache_share=lambda: models.cached_bytes / max(1, settings.cache_bytes),
         )
         app.state.game_threads = games = ThreadPoolExecutor(pages.GAMES_AT_ONCE, thread_name_prefix="game")
-        app.state.upstreams = upstreams = UpstreamWatch(models.remote, models.runtime.metrics)
+        app.state.upstreams = upstreams = UpstreamWatch(tuple(models.remote.values()), models.runtime.metrics)
         try:
             async with (
                 redis.watched() if redis else nullcontext(),

@@ -170,7 +170,7 @@ async def _answers(models: "Models", settings: "Settings") -> AsyncIterator[Find
             up = models.runtime.redis.up
         remedy = "start it, or correct QGUIDE_REDIS_URL; until then each replica counts for itself"
         yield (Finding("ok", "Redis", "answers") if up else Finding("fault", "Redis", f"does not answer; {remedy}"))
-    for upstream in models.remote:
+    for upstream in models.remote.values():
         problem = await upstream.health_problem()
         named = f"upstream {upstream.name}"
         if problem:

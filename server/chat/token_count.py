@@ -10,7 +10,6 @@ from pydantic import BaseModel, Field
 
 from qguide.qnet.dialects.shapes import Json
 from qguide.qnet.errors import InvalidRequestError, UpstreamError
-from qguide.qnet.policies.openai_compatible import OpenAICompatiblePolicy
 from qguide.qnet.types import History, Message
 from qguide.server.chat.schemas import GuidanceOptions, chat_request_of
 from qguide.server.chat.translation import read_request, to_chat_history
@@ -75,17 +74,16 @@ async def count_tokens(
     Args:
         q_model: the caller's; None is the default.
     """
-    upstream = policy.model
     failure: Exception | None = None
-    if isinstance(upstream, CountsTokens):
-        tokens = await upstream.count_tokens(prompt.history)
+    if isinstance(policy.model, CountsTokens):
+        tokens = await policy.model.count_tokens(prompt.history)
         source = TokenSource(counted_by="policy", name=policy.name, exact=not prompt.has_tools)
         return CountedTokens(input_tokens=tokens, qguide=source)
-    if prompt.step and isinstance(upstream, OpenAICompatiblePolicy):
+    if prompt.step and policy.upstream:
         told = None
         try:
             async with asyncio.timeout(_COUNTING_S):
-                told = await upstream.count_prompt(prompt.step.history, prompt.step.sampling)
+                told = await policy.upstream.count_prompt(prompt.step.history, prompt.step.sampling)
         except (UpstreamError, TimeoutError) as error:  # an estimate is better than no number
             failure = error
         if told is not None:

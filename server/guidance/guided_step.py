@@ -93,8 +93,8 @@ class GuidedStepService(RequestService):
             episode_id=episode_id,
             action_policies=action_policies(decision, plan.threshold, asked.policy.name),
         )
-        if asked.options.policies:
-            taken = with_policies(taken, asked, self.settings)
+        if pool := asked.policy.pool:
+            taken = with_policies(taken, pool, self.settings)
         prices = prices_of(asked, plan.threshold, self.settings, held.model.upstream)
         taken = priced(taken, prices)
         for stage, cost in stage_costs(taken).items():

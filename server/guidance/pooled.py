@@ -54,6 +54,7 @@ async def pooled(
         "upstream" if elsewhere else members[0].source,
         manifest=next((one.manifest for one in members if one.manifest), None),
         upstream_model="+".join(elsewhere) or None,
+        pool=pool,
     )
     return replace(
         asked,
@@ -95,10 +96,9 @@ def _check_members(asked: GuidedStepRequest, members: Sequence[ServedPolicy], se
             )
 
 
-def with_policies(taken: GuidedStepResult, asked: GuidedStepRequest, settings: Settings) -> GuidedStepResult:
+def with_policies(taken: GuidedStepResult, pool: PolicyPool, settings: Settings) -> GuidedStepResult:
     """The result with each policy's draws, and warnings of the policies that failed."""
-    pool, decision = asked.policy.model, taken.decision
-    assert isinstance(pool, PolicyPool)
+    decision = taken.decision
     usages = []
     for name in pool.names:
         drawn = [one for one in decision.candidates if one.policy == name]

@@ -9,7 +9,6 @@ from qguide.qnet.decision.decision import Decision
 from qguide.qnet.decision.guide import Deadline
 from qguide.qnet.decision.threshold import ActionTaken
 from qguide.qnet.errors import InvalidRequestError, MalformedHistoryError
-from qguide.qnet.policies.pool import PolicyPool
 from qguide.qnet.records import ThresholdActionRow
 from qguide.qnet.types import Candidate, History, Sampling, spent_on
 from qguide.qnet.work import Prices, TokenUsage, UpstreamCalls, sum_of_known, total_of
@@ -238,8 +237,7 @@ def prices_of(
         scorer: the upstream that scores; "" if none does.
     """
     prices_by = {name: upstream.prices for name, upstream in settings.upstreams.items()}
-    model = asked.policy.model
-    names = model.names if isinstance(model, PolicyPool) else ()
+    names = asked.policy.pool.names if asked.policy.pool else ()
     known = [prices for name in names or (asked.policy.name,) if (prices := prices_by.get(name))]
     return StepPrices(
         max(known, key=lambda one: (one.completion, one.prompt), default=None),

@@ -109,16 +109,18 @@ def _build_upstream(settings: Settings, name: str, upstream: Upstream) -> OpenAI
 
 def _build_upstreams(settings: Settings) -> tuple[ServedPolicy, ...]:
     """Build the policy of every upstream; nothing is sent before the first request."""
-    return tuple(
-        ServedPolicy(
-            name,
-            _build_upstream(settings, name, upstream),
-            "upstream",
-            context=upstream.context,
-            upstream_model=upstream.model,
-            dialect=upstream.dialect,
-        )
-        for name, upstream in settings.upstreams.items()
+    return tuple(_served(_build_upstream(settings, name, one), one) for name, one in settings.upstreams.items())
+
+
+def _served(policy: OpenAICompatiblePolicy, settings: Upstream) -> ServedPolicy:
+    return ServedPolicy(
+        policy.name,
+        policy,
+        "upstream",
+        context=settings.context,
+        upstream_model=settings.model,
+        dialect=settings.dialect,
+        upstream=policy,
     )
 
 

@@ -68,8 +68,7 @@ def build_judge(
             f"{name}@{version} in QGUIDE_Q_MODELS is a judge; begin its version with {VERSION!r}, "
             f"as in {name}@{VERSION}{version}, so that it is known as a judge wherever it is named"
         )
-    policies = [one.model for one in upstreams]
-    hosted = [one for one in policies if isinstance(one, OpenAICompatiblePolicy)]
+    hosted = [one.upstream for one in upstreams if one.upstream]
     upstream, judges = find_upstream(source.removeprefix(JUDGE), hosted), settings.judges
     judge = Judge(name, upstream, judges.get(f"{name}@{version}") or judges.get(name) or JudgeSettings())
     version = version or f"{VERSION}{judge.digest[:_VERSION_DIGITS]}"

@@ -313,10 +313,9 @@ class Models:
         return max((model.cached_bytes for model in self.q_models), default=0)
 
     @property
-    def remote(self) -> list[OpenAICompatiblePolicy]:
-        """Policies of all upstreams."""
-        policies = [upstream.model for upstream in self.upstreams]
-        return [one for one in policies if isinstance(one, OpenAICompatiblePolicy)]
+    def remote(self) -> dict[str, OpenAICompatiblePolicy]:
+        """Policies of all upstreams, by name."""
+        return {one.name: one.upstream for one in self.upstreams if one.upstream}
 
     @property
     def policies(self) -> dict[str, ServedPolicy]:
@@ -369,7 +368,7 @@ class Models:
     async def close(self) -> None:
         """Stop all threads and connections; does not wait for a shadow that hangs."""
         await self.q_models.close()
-        for upstream in self.remote:
+        for upstream in self.remote.values():
             await upstream.close()
         self.runtime.thread.close()
         self.runtime.shadow_thread.close(timeout_s=_SHADOW_END_S)

@@ -17,6 +17,8 @@ from qguide.qnet.errors import RoutingError
 from qguide.qnet.features.domain import AnyDomain
 from qguide.qnet.models.manifest import Manifest
 from qguide.qnet.native_requests import DialectName
+from qguide.qnet.policies.openai_compatible import OpenAICompatiblePolicy
+from qguide.qnet.policies.pool import PolicyPool
 from qguide.qnet.scoring.rules import RuleName, compares_draws, rules_before
 from qguide.qnet.types import Candidate, History, Policy, Sampling, ScoreRequest, ScoreResult, TaskMarker, spent_on
 from qguide.qnet.work import TokenUsage, collect_usage, in_session, total_of
@@ -97,13 +99,15 @@ class Runtime:
 
 @dataclass(frozen=True, slots=True)
 class ServedPolicy:
-    """A policy and the metadata of its checkpoint.
+    """A policy, the metadata of its checkpoint, and what it is beside: how it is asked for more than draws.
 
     Attributes:
         context: context length in tokens; None for a fake, or an upstream whose settings name none.
         manifest: None for a fake, an upstream or a folder that is not a QGuide checkpoint.
         upstream_model: the model's name at its upstream; None if it runs in this process.
         dialect: in which its upstream is asked.
+        upstream: the policy itself if it is one upstream's, which also counts, compacts and passes on.
+        pool: the policy itself if several draw in its place.
     """
 
     name: str
@@ -113,6 +117,8 @@ class ServedPolicy:
     manifest: Manifest | None = None
     upstream_model: str | None = None
     dialect: DialectName = "chat"
+    upstream: OpenAICompatiblePolicy | None = None
+    pool: PolicyPool | None = None
 
     @property
     def task_markers(self) -> tuple[TaskMarker, ...]:

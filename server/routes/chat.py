@@ -13,7 +13,6 @@ from qguide.qnet.dialects.chat_chunks import chunks_of
 from qguide.qnet.dialects.shapes import Json
 from qguide.qnet.errors import InvalidRequestError, UnsupportedParameterError
 from qguide.qnet.policies.answers import usage_of
-from qguide.qnet.policies.openai_compatible import OpenAICompatiblePolicy
 from qguide.qnet.work import all_of
 from qguide.server.chat.answers import ChatChunk, ChatCompletion
 from qguide.server.chat.schemas import ChatCompletionRequest, GuidanceOptions, OpenAIErrorBody, options_of
@@ -113,9 +112,8 @@ async def _complete_texts(
     stepper.check_num_candidates(max(body.n or 1, body.best_of or 1))
     fields = stepper.settings.caller_fields
     sent = await translate_body(request, partial(text_request, body, policy, fields))
-    assert isinstance(policy.model, OpenAICompatiblePolicy)
     async with stepper.deadline.enforce(AT_UPSTREAM):
-        answer = await policy.model.ask("completions", sent, {})
+        answer = await stepper.models.remote[policy.name].ask("completions", sent, {})
     if answer is None:
         raise UnsupportedParameterError(
             f"{body.needs_texts} needs an upstream that completes texts, and {policy.name!r} has "

@@ -29,9 +29,7 @@ _ID: Final = re.compile(r"[A-Za-z0-9_-]{1,128}")
 def _upstream(kind: PassedOn, stepper: GuidedStepService) -> OpenAICompatiblePolicy:
     if (name := stepper.settings.pass_through.get(kind)) is None:
         raise HTTPException(404)
-    upstream = stepper.models.policies[name].model
-    assert isinstance(upstream, OpenAICompatiblePolicy)
-    return upstream
+    return stepper.models.remote[name]
 
 
 @router.post("/embeddings")

@@ -19,7 +19,6 @@ from qguide.qnet.dialects import responses_answers
 from qguide.qnet.dialects.shapes import Json
 from qguide.qnet.errors import InvalidRequestError, QGuideError
 from qguide.qnet.policies.answers import usage_of
-from qguide.qnet.policies.openai_compatible import OpenAICompatiblePolicy
 from qguide.server.chat.schemas import GuidanceOptions, OpenAIErrorBody, WholeRequest, options_of
 from qguide.server.chat.token_count import count_tokens, read_prompt
 from qguide.server.chat.translation import completion_of
@@ -153,11 +152,10 @@ async def compact_input(body: CompactRequest, request: Request, stepper: Stepper
     whole = (await _continued(body, request)).body
     policy = stepper.models.find_policy(body.model)
     options = options_of(body.qguide, request.headers).model_copy(update=ALONE)
-    upstream = policy.model
-    if policy.dialect == "responses" and isinstance(upstream, OpenAICompatiblePolicy):
+    if policy.dialect == "responses" and policy.upstream:
         asked, _ = await translate_body(request, partial(_read, whole, options, policy, settings))
         async with stepper.deadline.enforce(AT_UPSTREAM):
-            told = await upstream.compact(asked.history, asked.sampling)
+            told = await policy.upstream.compact(asked.history, asked.sampling)
         if told is not None:
             spent = usage_of(responses_answers.completion_of(told))
             stepper.metrics.count_drawn(prompt=spent.prompt_tokens, completion=spent.completion_tokens)

@@ -134,7 +134,7 @@ def test_a_step_has_the_price_of_the_policies_that_draw_it(settings: Settings) -
     }
     pool = PolicyPool([("good", ScriptedPolicy(["x"]), 3)])
     asked = GuidedStepRequest(
-        policy=ServedPolicy(pool.name, pool, "upstream"),
+        policy=ServedPolicy(pool.name, pool, "upstream", pool=pool),
         history=(),
         sampling=Sampling(),
         num_candidates=3,
