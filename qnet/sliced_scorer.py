@@ -1,12 +1,20 @@
 """Scorers that share a device: they work in slices, and may keep histories between requests."""
 
-from collections.abc import Callable, Generator, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-from qguide.qnet.types import Scorer, ScoreRequest, ScoreResult, Slices
+from qguide.qnet.types import Scorer, ScoreRequest, ScoreResult
+from qguide.qnet.work import TokenUsage
 
 Result = TypeVar("Result")
+
+Spending = Mapping[int, TokenUsage]
+"""Tokens that some requests of a batch, by their index, have cost once the next slice has run."""
+
+Slices = Generator[Spending, frozenset[int], Result]
+"""Work on a batch that stops before each slice: it says what it will have cost by the slice's end,
+and is sent the indices of the requests that have been given up."""
 
 
 @dataclass(frozen=True, slots=True)

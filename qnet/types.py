@@ -1,15 +1,13 @@
 """The types of the online path: messages, candidates, scores. No torch here."""
 
 import json
-from collections.abc import Generator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, ClassVar, Final, Literal, Protocol, TypeVar
+from typing import Any, ClassVar, Final, Literal, Protocol
 
 from qguide.qnet.errors import InvalidCandidatesError
 from qguide.qnet.native_requests import NativeAnswer, NativeRequest
 from qguide.qnet.work import TokenUsage, UpstreamCalls, total_of
-
-Result = TypeVar("Result")
 
 Role = Literal["system", "developer", "user", "assistant", "tool"]
 INSTRUCTING: Final = ("system", "developer")
@@ -366,14 +364,6 @@ class BatchPolicy(Protocol):
     def sample_batch(self, requests: Sequence[SampleRequest]) -> list[list[Candidate]]:
         """Candidates of each request, in order. Synchronous; owns the device."""
         ...
-
-
-Spending = Mapping[int, TokenUsage]
-"""Tokens that some requests of a batch, by their index, have cost once the next slice has run."""
-
-Slices = Generator[Spending, frozenset[int], Result]
-"""Work on a batch that stops before each slice: it says what it will have cost by the slice's end,
-and is sent the indices of the requests that have been given up."""
 
 
 class Scorer(Protocol):

@@ -22,7 +22,7 @@ from typing import Any, Generic, Literal, ParamSpec, TypeVar
 
 from qguide.qnet.device.fair_thread import DEFAULT_MAX_WAITING, FairThread, QueuedRequest
 from qguide.qnet.errors import DeadlineExceededError, ScorerUnavailableError, UnscorableError
-from qguide.qnet.types import Slices
+from qguide.qnet.sliced_scorer import Slices
 from qguide.qnet.work import TokenUsage, current_tenant, total_of
 
 Result = TypeVar("Result")

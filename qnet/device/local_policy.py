@@ -15,8 +15,8 @@ from qguide.qnet.engine.decoding import Draw, DrawsAfter, draw_passes
 from qguide.qnet.engine.packed_model import PackedModel, logits_of
 from qguide.qnet.errors import ConfigError, HistoryTooLongError, InvalidCandidatesError
 from qguide.qnet.models.checkpoint import LoadedPolicy
-from qguide.qnet.sliced_scorer import finish
-from qguide.qnet.types import DEFAULT_TEMPERATURE, Candidate, History, SampleRequest, Sampling, Slices
+from qguide.qnet.sliced_scorer import Slices, finish
+from qguide.qnet.types import DEFAULT_TEMPERATURE, Candidate, History, SampleRequest, Sampling
 from qguide.qnet.work import TokenUsage, current_tenant, record_usage
 
 DEFAULT_CACHE_BYTES = 2 * 1024**3

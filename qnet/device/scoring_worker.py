@@ -19,8 +19,8 @@ from cachetools import LRUCache
 
 from qguide.qnet.device.device_thread import DEFAULT_MAX_BATCH, BatchRun, DeviceThread, DeviceWorker, Ending
 from qguide.qnet.errors import QGuideError
-from qguide.qnet.sliced_scorer import CachingScorer
-from qguide.qnet.types import Message, ScoreRequest, ScoreResult, Slices
+from qguide.qnet.sliced_scorer import CachingScorer, Slices
+from qguide.qnet.types import Message, ScoreRequest, ScoreResult
 from qguide.qnet.work import TokenUsage, current_tenant
 
 DEFAULT_MAX_BATCH_TOKENS = 2048

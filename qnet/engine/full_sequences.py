@@ -38,8 +38,7 @@ from qguide.qnet.engine.recurrences import adopt_recurrences
 from qguide.qnet.engine.recurrent_states import Branches, State, StateCache, behind, cache_of
 from qguide.qnet.engine.tree_branches import batches_of_like_length
 from qguide.qnet.engine.windows import window_of
-from qguide.qnet.sliced_scorer import finish
-from qguide.qnet.types import Slices
+from qguide.qnet.sliced_scorer import Slices, finish
 from qguide.qnet.work import TokenUsage
 
 Found = TypeVar("Found")

@@ -25,8 +25,8 @@ from qguide.qnet.models.feature_q import FeatureScorer
 from qguide.qnet.scoring.full_sequences import FullSequenceScorer
 from qguide.qnet.scoring.implicit_q import NaiveImplicitScorer, SharedPrefixImplicitScorer
 from qguide.qnet.scoring.value_head import NaiveScorer, SharedPrefixScorer
-from qguide.qnet.sliced_scorer import CacheUse, CachingScorer
-from qguide.qnet.types import Scorer, ScoreRequest, ScoreResult, Slices, Spending
+from qguide.qnet.sliced_scorer import CacheUse, CachingScorer, Slices, Spending
+from qguide.qnet.types import Scorer, ScoreRequest, ScoreResult
 from qguide.qnet.work import NOTHING, total_of
 
 NaiveMember = NaiveScorer | NaiveImplicitScorer | FeatureScorer

@@ -21,7 +21,8 @@ from qguide.qnet.models.checkpoint import LoadedImplicitQ, LoadedQNet
 from qguide.qnet.models.implicit_q import token_logprobs
 from qguide.qnet.scoring import implicit_q
 from qguide.qnet.scoring.rendered_requests import RenderedRequest, RenderingScorer, head_features, request_renderer
-from qguide.qnet.types import ScoreResult, Slices
+from qguide.qnet.sliced_scorer import Slices
+from qguide.qnet.types import ScoreResult
 
 
 class _Reader(Protocol):

@@ -15,7 +15,8 @@ from qguide.qnet.engine.packed_model import DEFAULT_CACHE_BYTES, DEFAULT_TOKENS_
 from qguide.qnet.models.checkpoint import LoadedImplicitQ
 from qguide.qnet.scoring.logprobs import LogprobReader, LogprobReading
 from qguide.qnet.scoring.rendered_requests import RenderedRequest, RenderingScorer, RequestRenderer, metered
-from qguide.qnet.types import ScoreResult, Slices
+from qguide.qnet.sliced_scorer import Slices
+from qguide.qnet.types import ScoreResult
 
 
 class NaiveImplicitScorer(RenderingScorer):

@@ -27,7 +27,8 @@ from qguide.qnet.engine.token_trie import TokenTrie
 from qguide.qnet.models.checkpoint import LoadedPolicy
 from qguide.qnet.scoring.rendered_requests import RenderedRequest, RenderingScorer, RequestRenderer, metered
 from qguide.qnet.scoring.value_head import remember, segments
-from qguide.qnet.types import ScoreResult, Slices
+from qguide.qnet.sliced_scorer import Slices
+from qguide.qnet.types import ScoreResult
 
 
 @dataclass(frozen=True, slots=True)

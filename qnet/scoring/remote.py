@@ -12,7 +12,8 @@ from qguide.qnet.scoring.rendered_requests import (
     RequestRenderer,
 )
 from qguide.qnet.scoring.vllm_client import PoolingServer
-from qguide.qnet.types import ScoreResult, Slices
+from qguide.qnet.sliced_scorer import Slices
+from qguide.qnet.types import ScoreResult
 from qguide.qnet.work import TokenUsage
 
 

@@ -14,8 +14,8 @@ from qguide.qnet.engine.token_trie import TokenTrie
 from qguide.qnet.errors import HistoryTooLongError, MalformedHistoryError
 from qguide.qnet.models.match_features import HeadFeatures, match_features, observed_features, turns_of
 from qguide.qnet.rendering.renderer import RenderedEpisode, Renderer
-from qguide.qnet.sliced_scorer import CacheUse, CachingScorer
-from qguide.qnet.types import History, ScoreRequest, Slices
+from qguide.qnet.sliced_scorer import CacheUse, CachingScorer, Slices
+from qguide.qnet.types import History, ScoreRequest
 from qguide.qnet.work import TokenUsage
 
 if TYPE_CHECKING:

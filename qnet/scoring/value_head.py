@@ -33,7 +33,8 @@ from qguide.qnet.scoring.rendered_requests import (
     metered,
     request_renderer,
 )
-from qguide.qnet.types import ScoreResult, Slices
+from qguide.qnet.sliced_scorer import Slices
+from qguide.qnet.types import ScoreResult
 
 BLOCK_TOKENS = 64
 """Most tokens that are masked from each other; a larger block is split branch by branch."""

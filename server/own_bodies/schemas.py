@@ -22,13 +22,6 @@ from qguide.qnet.errors import MalformedHistoryError
 from qguide.qnet.turns import rested
 from qguide.qnet.types import Message, Role
 
-# Tags of the schemas that one path accepts; they are not fields.
-OUR_SHAPE: Final = "(ours)"
-VLLM_SHAPE: Final = "(vLLM's)"
-JINA_SHAPE: Final = "(Jina's)"
-TEI_SHAPE: Final = "(TEI's)"
-VOYAGE_SHAPE: Final = "(Voyage's)"
-
 NOT_EMPTY: Final[dict[str, Any]] = {"minItems": 1}
 """For the OpenAPI document only: an empty list is answered with a 400 that names the remedy."""
 AT_LEAST_ONE: Final[dict[str, Any]] = {"minimum": 1}

@@ -21,9 +21,9 @@ from qguide.qnet.device.scoring_worker import ReadAhead, ScoringWorker
 from qguide.qnet.errors import ScorerUnavailableError
 from qguide.qnet.features.domain import AnyDomain
 from qguide.qnet.models.manifest import Manifest
-from qguide.qnet.sliced_scorer import CacheUse, CachingScorer
+from qguide.qnet.sliced_scorer import CacheUse, CachingScorer, Slices
 from qguide.qnet.turns import resting
-from qguide.qnet.types import History, Message, ScoreRequest, ScoreResult, Slices
+from qguide.qnet.types import History, Message, ScoreRequest, ScoreResult
 from qguide.qnet.work import record_usage
 from qguide.server.observability.metrics import Metrics, Outcome
 from qguide.server.q_models.served import Runtime, ServedQModel, Source, Texts, Written

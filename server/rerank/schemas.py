@@ -13,8 +13,6 @@ from pydantic import AliasChoices, BaseModel, ConfigDict, Discriminator, Field, 
 from qguide.qnet.errors import InvalidCandidatesError
 from qguide.server.own_bodies.schemas import (
     NOT_EMPTY,
-    OUR_SHAPE,
-    VLLM_SHAPE,
     ChatMessage,
     EpisodeArm,
     EpisodeId,
@@ -24,6 +22,10 @@ from qguide.server.own_bodies.schemas import (
     QModelName,
     ScoreRequestBody,
 )
+
+_OURS: Final = "(ours)"
+_VLLMS: Final = "(vLLM's)"
+"""Tags of the schemas that one path accepts; they are not fields."""
 
 TopN = Annotated[Positive | None, Field(description="number of documents to return, best first; null returns all")]
 Messages = Annotated[
@@ -245,11 +247,11 @@ class PairScoreRequest(RerankBody, json_schema_extra=_add_field_aliases):
 def _shape(body: object) -> str:
     """Tag of the schema that a `POST /v1/score` body has: vLLM's has documents, ours does not."""
     theirs = isinstance(body, PairScoreRequest) or (isinstance(body, dict) and not body.keys().isdisjoint(_DOCUMENTS))
-    return VLLM_SHAPE if theirs else OUR_SHAPE
+    return _VLLMS if theirs else _OURS
 
 
 EitherScoreRequest = Annotated[
-    Annotated[ScoreRequestBody, Tag(OUR_SHAPE)] | Annotated[PairScoreRequest, Tag(VLLM_SHAPE)], Discriminator(_shape)
+    Annotated[ScoreRequestBody, Tag(_OURS)] | Annotated[PairScoreRequest, Tag(_VLLMS)], Discriminator(_shape)
 ]
 
 

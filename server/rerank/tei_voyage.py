@@ -12,19 +12,15 @@ from pydantic import Discriminator, Field, Tag
 
 from qguide.qnet.turns import paced
 from qguide.qnet.types import ScoreResult
-from qguide.server.own_bodies.schemas import (
-    JINA_SHAPE,
-    NOT_EMPTY,
-    TEI_SHAPE,
-    VOYAGE_SHAPE,
-    EpisodeId,
-    ListOf,
-    Positive,
-    QModelName,
-)
+from qguide.server.own_bodies.schemas import NOT_EMPTY, EpisodeId, ListOf, Positive, QModelName
 from qguide.server.q_models.served import Texts
 from qguide.server.rerank.schemas import JinaRerankRequest, RelevanceScore, RerankBody
 from qguide.server.rerank.translation import best_first, relevance, tokens_of
+
+_JINA: Final = "(Jina's)"
+_TEI: Final = "(TEI's)"
+_VOYAGE: Final = "(Voyage's)"
+"""Tags of the schemas that one path accepts; they are not fields."""
 
 _VOYAGES: Final = ("truncation", "top_k")
 _JINAS: Final = ("top_n", "messages", "raw_scores", "use_activation")
@@ -145,19 +141,19 @@ def _shape(body: object) -> str:
     """
     if not isinstance(body, dict):
         if isinstance(body, TeiRerankRequest):
-            return TEI_SHAPE
-        return VOYAGE_SHAPE if isinstance(body, VoyageRerankRequest) else JINA_SHAPE
+            return _TEI
+        return _VOYAGE if isinstance(body, VoyageRerankRequest) else _JINA
     if "texts" in body:
-        return TEI_SHAPE
+        return _TEI
     voyages = not body.keys().isdisjoint(_VOYAGES)
     jinas = any(body.get(name) is not None for name in _JINAS)
-    return VOYAGE_SHAPE if voyages and not jinas else JINA_SHAPE
+    return _VOYAGE if voyages and not jinas else _JINA
 
 
 AnyRerankRequest = Annotated[
-    Annotated[JinaRerankRequest, Tag(JINA_SHAPE)]
-    | Annotated[TeiRerankRequest, Tag(TEI_SHAPE)]
-    | Annotated[VoyageRerankRequest, Tag(VOYAGE_SHAPE)],
+    Annotated[JinaRerankRequest, Tag(_JINA)]
+    | Annotated[TeiRerankRequest, Tag(_TEI)]
+    | Annotated[VoyageRerankRequest, Tag(_VOYAGE)],
     Discriminator(_shape),
 ]
 

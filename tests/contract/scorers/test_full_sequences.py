@@ -19,8 +19,8 @@ from qguide.qnet.models.qnet_config import QNetConfig
 from qguide.qnet.scoring.full_sequences import FullSequenceScorer, _ValueReader
 from qguide.qnet.scoring.implicit_q import NaiveImplicitScorer
 from qguide.qnet.scoring.value_head import NaiveScorer
-from qguide.qnet.sliced_scorer import finish
-from qguide.qnet.types import Message, ScoreRequest, ScoreResult, Slices
+from qguide.qnet.sliced_scorer import Slices, finish
+from qguide.qnet.types import Message, ScoreRequest, ScoreResult
 from tests.support.architecture_lists import (
     HISTORY_ONCE,
     NOT_BUILT,

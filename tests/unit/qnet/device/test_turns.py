@@ -8,7 +8,7 @@ import pytest
 
 from qguide.qnet.device.device_thread import LONG_CHARACTERS, MOST_UNFINISHED, DeviceThread, DeviceWorker
 from qguide.qnet.errors import OverloadedError
-from qguide.qnet.types import Slices
+from qguide.qnet.sliced_scorer import Slices
 from qguide.qnet.work import Tenant, TokenUsage, working_for
 
 Work = tuple[str, int]

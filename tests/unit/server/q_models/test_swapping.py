@@ -17,7 +17,8 @@ from qguide.qnet.models.checkpoint import load_q_model, load_qnet
 from qguide.qnet.models.ensemble import save_ensemble
 from qguide.qnet.scoring.rendered_requests import RenderedRequest
 from qguide.qnet.scoring.value_head import NaiveScorer, SharedPrefixScorer
-from qguide.qnet.types import Message, ScoreRequest, ScoreResult, Slices
+from qguide.qnet.sliced_scorer import Slices
+from qguide.qnet.types import Message, ScoreRequest, ScoreResult
 from qguide.server.app import create_app
 from qguide.server.q_models import build as builders
 from qguide.server.q_models.build import build_models, build_runtime
