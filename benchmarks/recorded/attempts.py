@@ -92,7 +92,7 @@ def run_replay_attempts(config: ReplayAttemptsConfig, *, console: Console | None
         }
         kept = {name: [[stopped(table, groups, own)]] for name, own in scores.items()}
         group_tasks = table.tasks[groups[:, 0]]
-        rows = stopping_figures(group_tasks, np.ones(len(groups), np.bool_), kept)
+        rows = stopping_figures(group_tasks, np.ones(len(groups), np.bool_), kept, table.unit)
         run.metrics.unlink(missing_ok=True)
         with JsonlWriter(run.metrics) as writer:
             writer.write({"tasks": len(set(group_tasks.tolist())), "stopping": rows})

@@ -9,7 +9,7 @@ recipe of the Q model is fixed, so that what was found on one recording can be t
 
 import math
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from itertools import islice
 from pathlib import Path
@@ -19,6 +19,7 @@ from zlib import crc32
 import numpy as np
 import torch
 from pydantic import Field, FiniteFloat, model_validator
+from tokenizers import Tokenizer
 
 from qguide.qnet.errors import ConfigError
 from qguide.qnet.records import NonEmpty, Row
@@ -60,6 +61,8 @@ class ChooseRecordedConfig(ReadingModels, Design):
             has one: equal answers are equal actions, and an action without one is not valid.
         words: Q also reads what is said: topics, and what words and forms have earned in other
             tasks. Without, it reads 74 numbers of each candidate alone.
+        tokenizer: a `tokenizer.json`, by whose tokens it is told what stopping attempts saves; None
+            counts characters.
         steps: of a training, at most.
         shown: tasks of which one group is written to `choices.jsonl`, for the page to show.
         halves: also the figures of the tasks by which the recipe was not chosen: whose ids have an
@@ -76,6 +79,7 @@ class ChooseRecordedConfig(ReadingModels, Design):
     finished: bool = False
     answer: re.Pattern[str] | None = None
     words: bool = True
+    tokenizer: Path | None = None
     steps: int = Field(default=Training().steps, ge=1)
     shown: int = Field(default=200, ge=0)
     halves: bool = False
@@ -184,8 +188,17 @@ def table_of_attempts(config: ChooseRecordedConfig, attempts: Sequence[Attempt])
         )
     models = {attempt.model for attempt in attempts}
     families = {model: family_of(model, config.families) for model in models}
-    table = table_of(states, families)
+    table = table_of(states, families, tokens_of(config.tokenizer) if config.tokenizer else None)
     return [one for found in states.values() for one in found], table if config.words else table.without_words()
+
+
+def tokens_of(tokenizer: Path) -> Callable[[str], int]:
+    """Counts a text's tokens by a `tokenizer.json`."""
+    try:
+        encode = Tokenizer.from_file(str(tokenizer)).encode
+    except Exception as error:  # it has no class of its own
+        raise ConfigError(f"{tokenizer} is no tokenizer: {error}; name a tokenizer.json") from error
+    return lambda text: len(encode(text, add_special_tokens=False))
 
 
 @contextmanager

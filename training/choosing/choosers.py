@@ -6,7 +6,7 @@ no figure depends on the order of the candidates.
 Two ways to save are measured beside them. Of attempts that have taken their turns, those with the
 highest scores go on and the others are `stopped`; success is that of the best that went on, because
 the environment tells it. Candidates are drawn one at a time until the server's rule
-(`qguide.qnet.decision.early_stop`) is decided; what is saved is told in characters.
+(`qguide.qnet.decision.early_stop`) is decided; what is saved is told in characters or tokens.
 """
 
 from typing import Any, Final
@@ -113,25 +113,26 @@ STOPPING: Final = ("random", "valid then majority", "q in group")
 
 
 def stopped(table: Table, groups: Ints, scores: Floats) -> Floats:
-    """(g, m, 2) success and characters written, if the first 1, 2, … m of a group go on."""
+    """(g, m, 2) success and the length of what is written, if the first 1, 2, … m of a group go on."""
     chance = np.random.default_rng(0).random(groups.shape)
     order = np.lexsort((chance, -scores), axis=1)
     ranked = np.take_along_axis(groups, order, axis=1)
     success = np.maximum.accumulate(table.rewards[ranked], axis=1)
     so_far = table.written[groups].sum(axis=1, keepdims=True)
-    characters = so_far + np.cumsum(table.to_come[ranked], axis=1)
-    return np.stack([success, characters], axis=2).astype(np.float32)
+    written = so_far + np.cumsum(table.to_come[ranked], axis=1)
+    return np.stack([success, written], axis=2).astype(np.float32)
 
 
 def stopping_figures(
-    tasks: Ints, among: NDArray[np.bool_], kept: dict[str, list[list[Floats]]]
+    tasks: Ints, among: NDArray[np.bool_], kept: dict[str, list[list[Floats]]], unit: str
 ) -> list[dict[str, Any]]:
-    """For each number of attempts that go on: success, characters, and their share of those of all.
+    """For each number of attempts that go on: success, the length of what is written, and its share of that of all.
 
     Args:
         tasks: (g,) of each group.
         among: (g,) true for the groups that count.
         kept: of each chooser, for each training, the parts that `stopped` returned.
+        unit: of lengths.
     """
     counts = np.bincount(tasks[among])
     weights = (1 / counts[tasks[among]])[:, None, None]
@@ -146,7 +147,7 @@ def stopping_figures(
         | {
             name: {
                 "success": round(float(mean[k, 0]), 4),
-                "characters": round(float(mean[k, 1])),
+                unit: round(float(mean[k, 1])),
                 "written": round(float(mean[k, 1] / mean[-1, 1]), 4),
             }
             for name, mean in means.items()
@@ -159,7 +160,7 @@ _SERVED_TAUS: Final = (0.02, 0.05, 0.1, 0.2, 0.5, 1.0)
 
 
 def written_until_decided(table: Table, groups: Ints, q: Floats | None = None, tau: float | None = None) -> Floats:
-    """(g,) share of a group's characters that are written until the choice is decided.
+    """(g,) share of the length of a group that is written until the choice is decided.
 
     Args:
         q: (g, m) in [0, 1]; None decides by votes.

@@ -57,11 +57,12 @@ def figures(table: Table, found: Earned, *, kept: Sequence[bool]) -> dict[str, A
         "groups": int(np.isin(np.concatenate(found.tasks), np.array(tasks)[among]).sum()),
         "best_rule": best,
         "choosers": choosers,
-        "comparisons": [_comparison(means, name, other) for name in single for other in ("random", best, KNOWING)],
+        "comparisons": [comparison(means, name, other) for name in single for other in ("random", best, KNOWING)],
         "stopping": stopping_figures(
             np.concatenate(found.tasks),
             np.isin(np.concatenate(found.tasks), np.array(tasks)[among]),
             {name: list(own.values()) for name, own in found.kept.items()},
+            table.unit,
         ),
         "sections": _sections(table, np.array(tasks)[among], means, ("random", best, KNOWING, *single, "oracle")),
     }
@@ -72,7 +73,8 @@ def _interval(values: Column) -> dict[str, Any]:
     return {"reward": _r(values.mean()), "low": _r(low), "high": _r(high)}
 
 
-def _comparison(means: Mapping[str, Column], name: str, other: str) -> dict[str, Any]:
+def comparison(means: Mapping[str, Column], name: str, other: str) -> dict[str, Any]:
+    """A chooser less another, task by task, with the interval and the p-value of the difference."""
     gains = (means[name] - means[other]).tolist()
     low, high = bootstrap_interval(gains, np.random.default_rng(0))
     return {

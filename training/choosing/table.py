@@ -1,6 +1,6 @@
 """Candidates as arrays, and groups of them as rows of indices."""
 
-from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import takewhile
 from typing import Any, Final
@@ -34,7 +34,7 @@ class Table:
         actions, results: (n,) equal where an action, or an answer, is the same.
         valid: (n,) by rules.
         logprobs: (n,) of the actions that are read, each summed over its tokens; NaN where not known.
-        written, to_come: (n,) characters of the actions that are read, and of those behind them.
+        written, to_come: (n,) length of the actions that are read, and of those behind them.
         alike, holding: resemblance of each state's candidates to each other, and the share of each
             one's parts that the other has, flat.
         words, forms: (n, w) sparse, rows of length 1: the words of each, and the runs of bytes in
@@ -66,6 +66,8 @@ class Table:
     model_names: tuple[str, ...]
     read: float
     """Share of the candidates whose calls could be read, where functions may be called; else 1."""
+    unit: str
+    """Of lengths: "characters" or "tokens"."""
 
     def without_words(self) -> "Table":
         """The same candidates, of which a Q model reads the numbers of `NAMES` alone."""
@@ -73,8 +75,14 @@ class Table:
         return replace(self, numbers=self.numbers[:, : len(NAMES)], words=nothing, forms=nothing)
 
 
-def table_of(states: Mapping[str, Sequence[Candidate]], families: Mapping[str, str]) -> Table:
-    """Arrays of these candidates."""
+def table_of(
+    states: Mapping[str, Sequence[Candidate]], families: Mapping[str, str], tokens: Callable[[str], int] | None = None
+) -> Table:
+    """Arrays of these candidates.
+
+    Args:
+        tokens: number of a text's tokens; None counts characters.
+    """
     flat = [candidate for found in states.values() for candidate in found]
     sizes = [len(found) for found in states.values()]
     attempts = [candidate.attempt for candidate in flat]
@@ -83,6 +91,7 @@ def table_of(states: Mapping[str, Sequence[Candidate]], families: Mapping[str, s
     tasks, task_names = _numbered(attempt.task for attempt in attempts)
     calling = [candidate for candidate in flat if candidate.functions]
     numbers, words, forms = _features(flat, tasks)
+    length = tokens or len
     common = [_resemblance(found) for found in states.values()]
     return Table(
         numbers=numbers,
@@ -96,8 +105,8 @@ def table_of(states: Mapping[str, Sequence[Candidate]], families: Mapping[str, s
         results=_numbered((c.attempt.task, c.result_key) for c in flat)[0],
         valid=np.array([candidate.valid for candidate in flat]),
         logprobs=np.array([sum(turn.logprob for turn in c.turns) for c in flat], np.float32),
-        written=np.array([_written(c.turns) for c in flat], np.float32),
-        to_come=np.array([_written(_rest(c)) for c in flat], np.float32),
+        written=np.array([_written(c.turns, length) for c in flat], np.float32),
+        to_come=np.array([_written(_rest(c), length) for c in flat], np.float32),
         alike=np.concatenate([alike.ravel() for alike, _ in common]),
         holding=np.concatenate([holding.ravel() for _, holding in common]),
         words=words,
@@ -108,11 +117,12 @@ def table_of(states: Mapping[str, Sequence[Candidate]], families: Mapping[str, s
         section_names=section_names,
         model_names=model_names,
         read=float(np.mean([bool(c.calls) for c in calling])) if calling else 1.0,
+        unit="tokens" if tokens else "characters",
     )
 
 
-def _written(turns: Iterable[Turn]) -> int:
-    return sum(len(turn.action.text) for turn in turns)
+def _written(turns: Iterable[Turn], length: Callable[[str], int]) -> int:
+    return sum(length(turn.action.text) for turn in turns)
 
 
 def _rest(candidate: Candidate) -> Iterator[Turn]:

@@ -6,6 +6,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tokenizers import Tokenizer
+from tokenizers.models import WordLevel
+from tokenizers.pre_tokenizers import WhitespaceSplit
 
 from benchmarks.recorded.groups import run_recorded_groups
 from qguide.qnet.errors import ConfigError, RecordError
@@ -64,6 +67,19 @@ def test_one_choice_of_each_task_is_written_for_the_page(tmp_path: Path) -> None
         assert len(q_values) == 4
         assert all(candidate.answer for candidate in choice.candidates)
         assert choice.asked
+
+
+def test_what_stopping_saves_is_told_in_tokens_of_a_tokenizer(tmp_path: Path) -> None:
+    words = Tokenizer(WordLevel({"[UNK]": 0}, unk_token="[UNK]"))
+    words.pre_tokenizer = WhitespaceSplit()
+    words.save(str(tmp_path / "tokenizer.json"))
+    config = mint(tmp_path, steps=5, tokenizer=tmp_path / "tokenizer.json")
+    run_choose_recorded(config)
+    told = json.loads(RunFolder(config.output).metrics.read_text())["all"]["stopping"]
+    assert [row["go_on"] for row in told] == [1, 2, 3, 4]
+    assert 16 < told[-1]["random"]["tokens"] < 20  # an attempt writes four words, or five where it fails
+    with pytest.raises(ConfigError, match="is no tokenizer"):
+        run_choose_recorded(mint(tmp_path, tokenizer=tmp_path / "none.json", output=tmp_path / "none"))
 
 
 def test_who_made_a_candidate_does_not_reach_q(tmp_path: Path) -> None:
