@@ -26,7 +26,7 @@ from qguide.training.optimization.adapters import with_adapters
 from qguide.training.optimization.optimizers import build_optimizers
 from qguide.training.optimization.options import Lora, Optimization
 from qguide.training.optimization.packed_trees import PackedTree, Place
-from qguide.training.optimization.training_memory import estimate_memory
+from qguide.training.optimization.training_memory import trained_trunk
 from qguide.training.q_training.loss_terms import QNetLossOptions
 from qguide.training.q_training.qnet_loss import loss_of_tree
 
@@ -83,9 +83,8 @@ def measure(options: TrainingStep) -> dict[str, object]:
     tokens_per_s = len(tree) / min(seconds[1:])
     kind = "trained" if options.adapter_rank is None else "frozen"
     products = sum(p.numel() for p in net.parameters()) - shape.vocabulary * shape.hidden
-    estimated = estimate_memory(
-        llama_config(shape), tokens=len(tree), adapter_rank=options.adapter_rank, head_width=shape.head_width
-    )
+    trunk = trained_trunk(llama_config(shape), adapter_rank=options.adapter_rank)
+    estimated = trunk.memory(len(tree), head_width=shape.head_width)
     return {
         "size": options.size,
         "parameters": sum(p.numel() for p in net.parameters()),

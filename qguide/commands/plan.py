@@ -32,6 +32,7 @@ USED: Final = 0.9
 
 _TREE_TOKENS: Final = 8192
 _RANK: Final = 16
+_UNKNOWN: Final = "its layers do not run without weights, so no more is planned"
 
 
 def plan(
@@ -58,7 +59,7 @@ def plan(
             config, history=history, tokens_per_forward=tokens_per_forward, dtype=torch.bfloat16, candidates=candidates
         )
         typer.echo(f"{model} on {gpu}: {available / 2**30:.1f} GiB are planned ({USED:.0%})\n")
-        for line in (*_scoring(memory, available, history, sessions), "", *_training(config, memory, available)):
+        for line in (*_scoring(memory, available, history, sessions), "", *_training(config, available)):
             typer.echo(line)
 
 
@@ -72,7 +73,7 @@ def _gigabytes(gpu: str) -> float:
 def _scoring(memory: "ScoringMemory", available: int, history: int, sessions: int) -> list[str]:
     lines = ["Scoring in bfloat16", f"  weights            {_gib(memory.weights)}   {memory.parameters:,} parameters"]
     if not memory.session:
-        return [*lines, "  its layers do not run without weights, so no more is planned"]
+        return [*lines, f"  {_UNKNOWN}"]
     most = memory.sessions(available)
     fit = "fit" if most >= sessions else "do not fit"
     return [
@@ -89,19 +90,16 @@ def _scoring(memory: "ScoringMemory", available: int, history: int, sessions: in
     ]
 
 
-def _training(config: "PretrainedConfig", memory: "ScoringMemory", available: int) -> list[str]:
-    from qguide.training.optimization.training_memory import estimate_memory
+def _training(config: "PretrainedConfig", available: int) -> list[str]:
+    from qguide.training.optimization.training_memory import trained_trunk
 
-    title = "Training a QNet in bfloat16, with gradient checkpointing"
-    experts = getattr(config, "num_experts", None) or getattr(config, "num_local_experts", None)
-    if not memory.session or memory.state or experts:
-        return [title, "  not planned for this architecture"]
-    lines = [title]
+    lines = ["Training a QNet in bfloat16, with gradient checkpointing"]
     for name, rank in ((f"adapters of rank {_RANK}", _RANK), ("all weights", None)):
-        step, longer = (
-            estimate_memory(config, tokens=n, adapter_rank=rank, parameters=memory.parameters).total
-            for n in (_TREE_TOKENS, 2 * _TREE_TOKENS)
-        )
+        try:
+            trunk = trained_trunk(config, adapter_rank=rank)
+        except Exception:  # a foreign architecture can fail in any way
+            return [*lines, f"  {_UNKNOWN}"]
+        step, longer = (trunk.memory(tokens).total for tokens in (_TREE_TOKENS, 2 * _TREE_TOKENS))
         per_token = (longer - step) // _TREE_TOKENS
         room = max(0, available - step + _TREE_TOKENS * per_token) // per_token
         found = f"trees of up to {room:,} tokens fit" if room else "no tree fits: use several GPUs"

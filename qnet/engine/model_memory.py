@@ -122,7 +122,7 @@ def _forward(trunk: PreTrainedModel, buffer: KVBuffer, known: int, fresh: int) -
     """Run so many tokens behind known ones; the most bytes that were in use at once."""
     positions = list(range(known, known + fresh))
     segment = PackedSegment(buffer, [0] * fresh, positions, known, joined((), range(known)), read=(fresh - 1,))
-    peak = _Peak(trunk)
+    peak = PeakBytes(trunk)
     with peak:
         trunk(
             input_ids=torch.zeros((1, fresh), dtype=torch.long, device="meta"),
@@ -141,13 +141,13 @@ def _behind(trunk: PreTrainedModel, known: int, fresh: int) -> tuple[State, int]
     cache = cache_of(trunk(input_ids=token_ids[:, :2], use_cache=True))
     for layer in attention_layers(cache):
         layer.keys, layer.values = (t.new_empty((*t.shape[:2], known, t.shape[3])) for t in (layer.keys, layer.values))
-    peak = _Peak(trunk)
+    peak = PeakBytes(trunk)
     with peak:
         output = trunk(input_ids=token_ids, use_cache=True, **{name_of_cache(trunk): cache})
     return State.of(cache_of(output), torch.empty(0, device="meta"), known + fresh, None), peak.most
 
 
-class _Peak(TorchDispatchMode):
+class PeakBytes(TorchDispatchMode):
     """Most bytes of the tensors that live at once, a model's own left out."""
 
     def __init__(self, model: PreTrainedModel) -> None:

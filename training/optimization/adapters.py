@@ -4,7 +4,7 @@ A merged model has the modules and the names of weights that it had before train
 servers and exports know nothing of adapters.
 """
 
-from typing import TypeVar
+from typing import Any, Final, TypeVar
 
 import torch
 from torch import nn
@@ -17,6 +17,9 @@ from qguide.qnet.models.qnet import QNet
 from qguide.training.optimization.options import Lora, Optimization
 
 Model = TypeVar("Model", bound=nn.Module)
+
+_FUSED_OUTPUTS: Final = frozenset({"falcon_h1", "falcon_mamba", "mamba", "mamba2", "nemotron_h"})
+"""Architectures whose kernel multiplies by the weights of `out_proj` itself, past an adapter, which PEFT refuses."""
 
 
 def with_adapters(model: Model, options: Lora | None) -> Model:
@@ -33,8 +36,8 @@ def with_adapters(model: Model, options: Lora | None) -> Model:
     from peft import LoraConfig, inject_adapter_in_model  # training all weights needs none
 
     assert isinstance(model, PreTrainedModel)
-    trunk = model.base_model
-    targets = _linear_layers(trunk, options)
+    trunk: Any = model.base_model
+    targets = linear_layers(trunk, options)
     config = LoraConfig(
         r=options.rank,
         lora_alpha=options.alpha,
@@ -75,18 +78,20 @@ def merged_lora(options: Lora | None) -> MergedLora | None:
     return MergedLora(rank=options.rank, alpha=options.alpha) if options else None
 
 
-def _linear_layers(trunk: nn.Module, options: Lora) -> dict[str, nn.Module]:
+def linear_layers(trunk: PreTrainedModel, options: Lora) -> dict[str, nn.Linear | Conv1D]:
     """The layers that get adapters, by their names in the trunk."""
-    linear: dict[str, nn.Module] = {n: m for n, m in trunk.named_modules() if isinstance(m, nn.Linear | Conv1D)}
+    linear = {n: m for n, m in trunk.named_modules() if isinstance(m, nn.Linear | Conv1D)}
+    if trunk.config.model_type in _FUSED_OUTPUTS:
+        linear = {name: layer for name, layer in linear.items() if not name.endswith("out_proj")}
     if options.target_modules == "all-linear":
         return linear
-    chosen: dict[str, nn.Module] = {}
+    chosen: dict[str, nn.Linear | Conv1D] = {}
     for target in options.target_modules:
         found = {n: m for n, m in linear.items() if f".{n}".endswith(f".{target}")}
         if not found:
             known = ", ".join(sorted({name.rpartition(".")[2] for name in linear}))
             raise ConfigError(
-                f"lora.target_modules names {target!r}, which is no linear layer of the trunk; "
+                f"lora.target_modules names {target!r}, which is no linear layer of the trunk that takes adapters; "
                 f"choose among {known}, or set it to 'all-linear'"
             )
         chosen |= found

@@ -9,6 +9,7 @@ from transformers import PretrainedConfig, Qwen3_5TextConfig, Qwen3Config, Qwen3
 from typer.testing import CliRunner, Result
 
 from qguide.cli import app
+from qguide.training.optimization import training_memory
 
 SHAPE: dict[str, Any] = {
     "hidden_size": 2560,
@@ -43,11 +44,25 @@ def test_what_does_not_fit_is_said(tmp_path: Path) -> None:
     assert "no tree fits: use several GPUs" in done.stdout
 
 
-def test_a_mixture_of_experts_is_not_planned_for_training(tmp_path: Path) -> None:
-    config = Qwen3MoeConfig(num_hidden_layers=2, vocab_size=300)
-    done = planned(tmp_path, config=config)
-    assert done.exit_code == 0, done.output
-    assert "not planned for this architecture" in done.stdout
+def test_all_experts_are_trained_and_only_the_chosen_ones_have_activations(tmp_path: Path) -> None:
+    taken = []
+    for experts in (16, 32):
+        config = Qwen3MoeConfig(num_hidden_layers=2, vocab_size=300, num_experts=experts, num_experts_per_tok=4)
+        done = planned(tmp_path, config=config)
+        [parameters] = re.findall(r"([\d,]+) parameters", done.stdout)
+        [step] = re.findall(r"all weights +([\d.]+) GiB", done.stdout)
+        taken.append((int(parameters.replace(",", "")), float(step)))
+    (fewer, less), (more, most) = taken
+    # A weight with its copy, gradient and moments takes 18 bytes.
+    assert (most - less) * 2**30 == pytest.approx(18 * (more - fewer), abs=0.02 * 2**30)
+
+
+def test_a_trunk_that_does_not_run_without_weights_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: object, **__: object) -> None:
+        raise RuntimeError("no such attention")
+
+    monkeypatch.setattr(training_memory, "trained_trunk", fail)
+    assert "its layers do not run without weights" in planned(tmp_path).stdout
 
 
 def test_a_hybrid_keeps_a_state_beside_keys_and_values(tmp_path: Path) -> None:
@@ -62,7 +77,7 @@ def test_a_hybrid_keeps_a_state_beside_keys_and_values(tmp_path: Path) -> None:
     [kept] = map(int, re.findall(r"QGUIDE_CACHE_BYTES=(\d+)", done.stdout))
     attended = 8192 * 2 * config.num_key_value_heads * config.head_dim * 2
     assert kept / 10 == pytest.approx(attended + (1 + 3) * state * 2**20, rel=0.01)
-    assert "not planned for this architecture" in done.stdout
+    assert len(re.findall(r"trees of up to [\d,]+ tokens fit", done.stdout)) == 2
 
 
 @pytest.mark.parametrize(("model", "gpu", "said"), [(".", "h300", "gigabytes"), ("nowhere/", "h100", "config.json")])

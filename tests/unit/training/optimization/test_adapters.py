@@ -12,10 +12,13 @@ from torch import Tensor, nn
 
 from qguide.qnet.errors import ConfigError
 from qguide.qnet.models.manifest import Manifest
+from qguide.qnet.models.qnet import QNet
+from qguide.qnet.models.qnet_config import QNetConfig
 from qguide.training.optimization.adapters import merged, with_adapters
 from qguide.training.optimization.objective import Loss
 from qguide.training.optimization.options import Lora, Optimization
 from qguide.training.optimization.trainer import Loop
+from tests.support.architectures import tiny_config
 from tests.support.tiny_models import policy_model, q_model
 from tests.support.trainings import train, weights_of
 
@@ -88,6 +91,14 @@ def test_only_adapters_and_the_value_head_are_trained(tmp_path: Path) -> None:
     end = loop.write(lambda whole: whole.state_dict())
     changed = {name for name, weight in end.items() if not torch.equal(weight, start[name])}
     assert changed == {n for n in start if "_proj" in n or n.startswith("head.")}
+
+
+@pytest.mark.parametrize("architecture", ["falcon_h1", "mamba2", "nemotron_h"])
+def test_weights_that_a_kernel_reads_past_adapters_get_none(architecture: str) -> None:
+    model = with_adapters(QNet(QNetConfig(trunk=tiny_config(architecture).to_dict(), head_width=16)), Lora(rank=2))
+    adapted = {name for name, _ in model.named_parameters() if ".lora_A." in name}
+    assert adapted
+    assert not any("out_proj" in name for name in adapted)
 
 
 def test_the_output_layer_of_a_language_model_is_frozen() -> None:
