@@ -8,13 +8,14 @@ from time import perf_counter
 from qguide.qnet.decision.decision import Decision, Fallback, Guidance
 from qguide.qnet.decision.guide import Perturbation, guide
 from qguide.qnet.decision.perturbation import Paraphraser
-from qguide.qnet.errors import InvalidCandidatesError, InvalidRequestError, UnknownModelError
+from qguide.qnet.errors import HistoryTooLongError, InvalidCandidatesError, InvalidRequestError, UnknownModelError
 from qguide.qnet.types import Policy, Sampling
 from qguide.qnet.work import one_group
 from qguide.server.episodes.state import Episode, Offer
 from qguide.server.guidance.learning_step import play_of, propensity_of, shadowed
 from qguide.server.guidance.pooled import pooled, with_policies
 from qguide.server.guidance.step_options import (
+    Obstacle,
     StepScorer,
     domain_of,
     fallback_of,
@@ -210,7 +211,7 @@ class GuidedStepService(RequestService):
             warnings=warnings,
         )
 
-    async def _obstacle(self, asked: GuidedStepRequest, q_model: ServedQModel) -> InvalidRequestError | None:
+    async def _obstacle(self, asked: GuidedStepRequest, q_model: ServedQModel) -> Obstacle | None:
         """Reason why no candidate can be scored after this history; None if they can.
 
         It is raised where the caller or the operator wants no fallback, before anything is drawn.
@@ -224,8 +225,9 @@ class GuidedStepService(RequestService):
         if asked.unreadable is not None and asked.view is None:
             return asked.unreadable
         mode = long_history_mode(asked, self.settings)
-        too_long = await too_long_to_draw(asked.read_history, q_model, mode)
-        if too_long and self._too_long(asked) == "error":
+        least_read = least_read_of(asked.options, self.settings)
+        too_long = await too_long_to_draw(asked.read_history, q_model, mode, least_read=least_read)
+        if isinstance(too_long, HistoryTooLongError) and self._too_long(asked) == "error":
             raise too_long
         return too_long
 

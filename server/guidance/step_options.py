@@ -46,6 +46,9 @@ from qguide.server.settings.thresholds import ThresholdSettings
 OutOfDomain = Literal["unguided", "guide"]
 """Answer to a state outside the Q model's domain: the likeliest candidate, or the Q model's."""
 
+Obstacle = InvalidRequestError | OutOfDomainError
+"""Reason, known before anything is drawn, why no candidate can be scored."""
+
 _CHOICE: Final = (
     "; or choose by long_history (QGUIDE_LONG_HISTORY): 'window' scores after the task and the newest turns that fit, "
 )
@@ -252,7 +255,7 @@ class StepScorer:
         q_model: QModelLease,
         metrics: Metrics,
         *,
-        obstacle: InvalidRequestError | None,
+        obstacle: Obstacle | None,
         view: ReadableView | None,
         domain: AnyDomain | None,
         long_history: LongHistory,
@@ -271,13 +274,13 @@ class StepScorer:
 
     async def score(self, request: ScoreRequest) -> ScoreResult:
         """Score each candidate."""
-        if self._obstacle is not None:
-            raise self._obstacle
         ahead_tokens = self._ahead.stop() if self._ahead else 0
-        if self._view is not None:
+        if self._view is not None and self._obstacle is None:
             candidates = tuple(map(self._view.candidate, request.candidates))
             request = replace(request, history=self._view.history, candidates=candidates)
         try:
+            if self._obstacle is not None:
+                raise self._obstacle
             distance = await distance_of(self._domain, request.history)
             if distance is not None and distance.outside:
                 raise OutOfDomainError(distance.reason, distance=distance.value)
@@ -349,11 +352,16 @@ async def score_in_window(
     raise _no_window_fits(request.history, size, q_model.name, choices) from refusal
 
 
-async def too_long_to_draw(history: History, q_model: ServedQModel, mode: LongHistory) -> HistoryTooLongError | None:
+async def too_long_to_draw(
+    history: History, q_model: ServedQModel, mode: LongHistory, *, least_read: float
+) -> HistoryTooLongError | OutOfDomainError | None:
     """The error that scoring will raise for any candidate; None if it may be possible.
 
     Asked before candidates are drawn, which would be paid for in vain. A history of fewer bytes
     than the context has tokens is not measured: a byte is at most one token.
+
+    Args:
+        least_read: share of the history that a window has to show; without candidates it shows most.
     """
     context = q_model.context
     size_bytes = sum(len(message.text.encode(errors="replace")) for message in history)
@@ -370,9 +378,10 @@ async def too_long_to_draw(history: History, q_model: ServedQModel, mode: LongHi
             f"the history has {tokens:,} tokens; {q_model.name} takes {size.context:,} with the "
             f"candidate; shorten the history{STEP.long_history}"
         )
-    if least_tokens(size, task=task_exchanges(history)) < size.context:
-        return None
-    return _no_window_fits(history, size, q_model.name, STEP)
+    if least_tokens(size, task=task_exchanges(history)) >= size.context:
+        return _no_window_fits(history, size, q_model.name, STEP)
+    reasons = [reason_unread(window, least_read) for _, window in _windows(history, size)]
+    return OutOfDomainError(reasons[0]) if reasons and all(reasons) else None
 
 
 def _windows(history: History, size: RequestSize) -> list[tuple[History, HistoryWindow]]:
