@@ -2,15 +2,12 @@
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 from rich.console import Console
 
 from qguide.commands.errors import shown_errors
-
-if TYPE_CHECKING:
-    from qguide.training.algorithms.choice_quality import ScoredChoice
 
 
 def domain(
@@ -79,12 +76,15 @@ def licence(
     with shown_errors():
         from qguide.qnet.errors import CheckpointError
         from qguide.qnet.models.manifest import read_manifest, replace_manifest
-        from qguide.training.licence.assessment import assess
+        from qguide.training.choosing.choose import HeldBack
+        from qguide.training.data.decision_groups import GroupLabels
         from qguide.training.licence.verdict import show_licence
+        from qguide.training.rollouts.models import Inference
 
         if (manifest := read_manifest(checkpoint)) is None:
             raise CheckpointError(f"{checkpoint} has no manifest; it was not trained here")
-        assessed = assess(_choices(checkpoint, groups))
+        held_back = HeldBack.read(groups)
+        assessed = held_back.assess(held_back.choices(str(checkpoint), Inference(), GroupLabels()))
         verdict = {"prior": assessed.prior, "licence": assessed.licence, "unjudged": ""}
         judged = manifest.model_copy(update=verdict)
         replace_manifest(checkpoint, judged)
@@ -115,10 +115,9 @@ def ensemble(
     """Combine Q models into one checkpoint, whose Q is their mean."""
     with shown_errors(config_status=1):
         from qguide.qnet.models.ensemble import save_ensemble
-        from qguide.training.algorithms.choice_quality import spread_of
 
         members = [_folder(checkpoint) for checkpoint in checkpoints]
-        spreads = [spread_of(_choices(member, groups)) for member in members] if groups else None
+        spreads = _spreads(members, groups) if groups else None
         save_ensemble(output, members, name=name, spreads=spreads)
     typer.echo(output)
 
@@ -173,17 +172,15 @@ def export_model(
 _PAIR = "`qguide licence` judges its choices on decision groups"
 
 
-def _choices(checkpoint: Path, groups: Sequence[Path]) -> list["ScoredChoice"]:
-    """The decisions of groups between several candidates, with the checkpoint's values."""
-    from qguide.qnet.errors import ConfigError
-    from qguide.training.data.decision_groups import GroupLabels, read_groups
-    from qguide.training.jobs.choice_regret import choices_by
-    from qguide.training.rollouts.models import Inference, build_scorer
+def _spreads(members: Sequence[Path], groups: Sequence[Path]) -> list[float]:
+    """The spread of each member's values between the candidates of a state, on decision groups."""
+    from qguide.training.algorithms.choice_quality import spread_of
+    from qguide.training.choosing.choose import HeldBack
+    from qguide.training.data.decision_groups import GroupLabels
+    from qguide.training.rollouts.models import Inference
 
-    rows = [row for path in groups for row in read_groups(path)]
-    if not (choices := choices_by(build_scorer(str(checkpoint), Inference()), rows, GroupLabels())):
-        raise ConfigError(f"no decision of {', '.join(map(str, groups))} is between several candidates")
-    return choices
+    held_back = HeldBack.read(groups)
+    return [spread_of(held_back.choices(str(member), Inference(), GroupLabels())) for member in members]
 
 
 def _folder(model: Path) -> Path:

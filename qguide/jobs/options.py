@@ -125,3 +125,10 @@ EXPORT_DATA: Final = (
     Option("min_reward", "trl-sft, atif: lowest reward of an episode.", float),
     Option("threshold", "trl-stepwise: lowest value of a good step; else 0.5.", float),
 )
+
+CHOOSE: Final = (
+    Option("checkpoints", "Folders of Q models, or embedded.", list[str], argument=True),
+    Option("groups", "Decision groups of tasks that none was trained on.", list[Path]),
+    Option("labels", "Labelled trees of such tasks, in place of groups.", list[Path]),
+    Option("output", "Folder to write.", Path),
+)

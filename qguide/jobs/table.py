@@ -11,7 +11,7 @@ from typing import Any, Final, Literal
 
 from pydantic import BaseModel
 
-from qguide.jobs.options import EVALUATE, EXPORT_DATA, IMPORT, LEARN, Option
+from qguide.jobs.options import CHOOSE, EVALUATE, EXPORT_DATA, IMPORT, LEARN, Option
 from qguide.qnet.errors import ConfigError
 from qguide.qnet.packages import import_named, plugins, raised_text
 
@@ -169,6 +169,14 @@ _ALL: Final = (
         "qguide.training.jobs.choice_regret:ChoiceRegretConfig",
         "Evaluation",
         "Measure the regret of a Q model's choices on decision groups; no episodes are played.",
+    ),
+    Job(
+        "choose",
+        "qguide.training.choosing.choose:ChooseConfig",
+        "Evaluation",
+        "Choose among Q models, and their sum, by their regret on held-back decisions; write the best one.",
+        options=CHOOSE,
+        prints="",
     ),
     Job(
         "choose-recorded",

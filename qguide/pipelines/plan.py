@@ -27,6 +27,7 @@ Model = Literal["policy", "qnet"]
 
 MODEL_FIELDS: Final[Mapping[str, Model]] = {
     "base": "policy",
+    "checkpoints": "qnet",
     "policy": "policy",
     "reference": "policy",
     "rollouts": "policy",

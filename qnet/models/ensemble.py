@@ -27,7 +27,8 @@ from qguide.qnet.models.hub import model_folder
 from qguide.qnet.models.manifest import MANIFEST, Licence, Manifest, PriorSection, read_manifest, write_manifest
 
 CONFIG = "config.json"
-_MEMBERS = ("qnet", "implicit-q", "features")
+MEMBERS = ("qnet", "implicit-q", "features")
+"""Kinds that an ensemble may have."""
 
 
 class EnsembleConfig(BaseModel, frozen=True, extra="forbid"):
@@ -109,7 +110,7 @@ def save_ensemble(
 
 def _member_manifest(folder: Path) -> Manifest:
     manifest = read_manifest(folder)
-    if manifest is None or manifest.kind not in _MEMBERS:
+    if manifest is None or manifest.kind not in MEMBERS:
         found = f"of kind {manifest.kind}" if manifest else f"without a {MANIFEST}"
         raise CheckpointError(f"{folder} is {found}; a member is a QNet, an implicit Q or without a network")
     return manifest

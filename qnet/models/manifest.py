@@ -52,6 +52,20 @@ class LicenceLead(BaseModel, frozen=True, extra="forbid"):
     steps: NonNegativeInt
 
 
+class JudgedBy(BaseModel, frozen=True, extra="forbid"):
+    """Decisions that judged a Q model after its training.
+
+    Attributes:
+        name: of their run folder or file, without those above it.
+        sha256: of their rows.
+        tasks: number of those.
+    """
+
+    name: str
+    sha256: str
+    tasks: NonNegativeInt
+
+
 class Licence(BaseModel, frozen=True, extra="forbid"):
     """Result of judging a Q model before it guides anybody.
 
@@ -74,6 +88,7 @@ class Licence(BaseModel, frozen=True, extra="forbid"):
         leads: the same correlation minus that of `votes`, of `greedy` and of both together
             (`prior`), where they are known.
         missing_decisions: about how many more would show the gain, if it is real.
+        judged_by: the decisions, where `qguide licence` or `qguide choose` judged it.
     """
 
     granted: bool
@@ -91,6 +106,7 @@ class Licence(BaseModel, frozen=True, extra="forbid"):
     credit_tasks: NonNegativeInt = 0
     leads: dict[str, LicenceLead] = Field(default_factory=dict)
     missing_decisions: NonNegativeInt | None = None
+    judged_by: tuple[JudgedBy, ...] = Field(default=(), exclude_if=lambda judged_by: not judged_by)
 
 
 MANIFEST = "manifest.json"

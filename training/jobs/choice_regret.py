@@ -11,7 +11,7 @@ A hosted policy states no log-probabilities of replies that it has not drawn, so
 share of its draws that act as a candidate does. What was drawn before a kill is not drawn again.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Self
@@ -21,8 +21,10 @@ from pydantic import BaseModel, Field, model_validator
 from qguide.qnet.errors import ConfigError, QGuideError
 from qguide.qnet.records import TreeRow
 from qguide.qnet.types import Scorer, ScoreRequest
-from qguide.training.algorithms.choice_quality import ScoredChoice
+from qguide.training.algorithms.choice_quality import PlacedChoice, ScoredChoice
+from qguide.training.algorithms.tree import Tree
 from qguide.training.data.decision_groups import Decision, GroupLabels, decisions_of, read_groups
+from qguide.training.data.records import LabelledTree
 from qguide.training.data.runs import JsonlWriter, RunFolder, open_run, read_rows, rows_at_once
 from qguide.training.environments.registry import environment_config, environment_names, find_environment
 from qguide.training.evaluation.choice_regret import (
@@ -32,6 +34,7 @@ from qguide.training.evaluation.choice_regret import (
     drawn_shares,
     scored_episode,
 )
+from qguide.training.optimization.packed_trees import Labelled, Place, sibling_choices
 from qguide.training.options import JobOptions
 from qguide.training.rollouts.driver import HostedRun
 from qguide.training.rollouts.hosted import (
@@ -52,7 +55,7 @@ from qguide.training.rollouts.models import (
 )
 from qguide.training.rollouts.rollout import RolloutTask, prompted
 from qguide.training.rollouts.usage import Usage
-from qguide.training.trajectory import ChatFormat
+from qguide.training.trajectory import ChatFormat, reply_key, step_messages
 
 
 def chat_of_rows(path: Path, environment: str) -> ChatFormat:
@@ -244,6 +247,35 @@ def choices_by(scorer: Scorer, rows: Sequence[TreeRow], labels: GroupLabels) -> 
         for decision, values in zip(decisions_of(row), scores, strict=True)
         if len(decision.candidates) > 1
     ]
+
+
+def sibling_choices_by(scorer: Scorer, trees: Iterable[LabelledTree]) -> list[ScoredChoice]:
+    """The same of every state in trees with several labelled actions."""
+    return [choice for tree in trees for choice in _siblings(scorer, tree)]
+
+
+def _siblings(scorer: Scorer, labelled: LabelledTree) -> list[ScoredChoice]:
+    tree, firsts = labelled.tree, dict[tuple[int, str], int]()
+    read = list[Labelled]()
+    for node_id, label in labelled.labels.items():
+        node = tree.node(node_id)
+        first = firsts.setdefault((node.parent, reply_key(node.step.message)), node_id)
+        read.append(Labelled(node_id, node.parent, Place(first, label)))
+    placed = sibling_choices(labelled, read)
+    requests = [_sibling_request(tree, one, observed=scorer.reads_observation) for one in placed]
+    results = scorer.score(requests) if requests else []
+    return [replace(one.choice, q_values=result.q_values) for one, result in zip(placed, results, strict=True)]
+
+
+def _sibling_request(tree: Tree, siblings: PlacedChoice, *, observed: bool) -> ScoreRequest:
+    """Actions of one state, by their nodes, with what each was answered if the Q model reads that."""
+    nodes = [tree.node(place) for place in siblings.places]
+    return ScoreRequest(
+        tree.history(nodes[0].parent),
+        tuple(node.step.message for node in nodes),
+        observations=tuple(step_messages(node.step)[1:] for node in nodes) if observed else (),
+        counts=tuple(siblings.choice.draws),
+    )
 
 
 def _request(decision: Decision, *, observed: bool) -> ScoreRequest:

@@ -83,18 +83,21 @@ class Assessment:
     licence: Licence | None = None
 
 
-def assess(choices: Sequence[ScoredChoice], *, fits_prior: bool = True) -> Assessment:
+def assess(
+    choices: Sequence[ScoredChoice], *, fits_prior: bool = True, prior: PriorSection | None = None
+) -> Assessment:
     """Assess a Q model by its values of the candidates of held-back decisions.
 
     Args:
         fits_prior: the draws are such as the server will see, so that a prior can be fitted beside them; otherwise
-            the choice by Q alone is assessed, as it is then served.
+            it is assessed, as it is then served, beside the prior that it has.
+        prior: that one; None chooses by Q alone.
     """
-    prior = fitted_prior(choices) if fits_prior else None
-    return Assessment(prior, _licence(choices, prior) if choices else None)
+    prior = fitted_prior(choices) if fits_prior else prior
+    return Assessment(prior, _licence(choices, prior, fitted=fits_prior) if choices else None)
 
 
-def _licence(choices: Sequence[ScoredChoice], prior: PriorSection | None) -> Licence:
+def _licence(choices: Sequence[ScoredChoice], prior: PriorSection | None, *, fitted: bool) -> Licence:
     by = prior.by if prior else "votes"
     decisions = [
         HeldBackDecision(
@@ -102,4 +105,5 @@ def _licence(choices: Sequence[ScoredChoice], prior: PriorSection | None) -> Lic
         )
         for choice in choices
     ]
-    return licence_of(evidence_of(decisions, tau=None if prior else 0.0))
+    given = prior.tau if prior else 0.0
+    return licence_of(evidence_of(decisions, tau=None if prior and fitted else given))

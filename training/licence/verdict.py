@@ -141,6 +141,9 @@ def show_licence(trained: Manifest, console: Console) -> None:
             "of pairs in the order of these outcomes",
             soft_wrap=True,
         )
+    if licence.judged_by:
+        by = ", ".join(f"{one.name} ({one.tasks:,} tasks, sha256 {one.sha256[:12]})" for one in licence.judged_by)
+        console.print(f"judged by {by}", markup=False, soft_wrap=True)
     verdict = "granted" if licence.granted else "none, not better than your agent's own choice yet"
     console.print(f"licence: {verdict}; {licence.reason}", markup=False, soft_wrap=True)
 

@@ -234,7 +234,7 @@ def pack_tree(
         framing: add `observed` and `outcomes`, with the observation after each leaf.
     """
     packed: list[PackedTree] = []
-    places: list[list[_Labelled]] = []
+    places: list[list[Labelled]] = []
     paths = list(labelled_paths(labelled.tree, labelled.labels))
     whole = read_at == "observation" or framing is not None
     for path in paths if unbranched_suffixes else without_unbranched_suffixes(paths):
@@ -283,7 +283,7 @@ def _add_path(
     return indices
 
 
-class _Labelled(NamedTuple):
+class Labelled(NamedTuple):
     """An action whose label is in a path, and where its Q is read."""
 
     node_id: int
@@ -291,13 +291,13 @@ class _Labelled(NamedTuple):
     place: Place
 
 
-def sibling_choices(labelled: LabelledTree, places: Iterable[_Labelled]) -> list[PlacedChoice]:
+def sibling_choices(labelled: LabelledTree, places: Iterable[Labelled]) -> list[PlacedChoice]:
     """States with several labelled actions as choices, without steps.
 
     An action counts as drawn once for each end of an episode below it; nothing tells more of how often the agent
     took it. One that was observed to do different things has their mean label.
     """
-    families: dict[int, dict[int, list[_Labelled]]] = defaultdict(lambda: defaultdict(list))
+    families: dict[int, dict[int, list[Labelled]]] = defaultdict(lambda: defaultdict(list))
     for one in places:
         families[one.parent_id][one.place.position].append(one)
     leaves = leaf_counts(labelled.tree)
@@ -318,10 +318,10 @@ def sibling_choices(labelled: LabelledTree, places: Iterable[_Labelled]) -> list
     return found
 
 
-def _labelled_places(path: LabelledPath, read: Sequence[int], indices: Sequence[int]) -> list[_Labelled]:
+def _labelled_places(path: LabelledPath, read: Sequence[int], indices: Sequence[int]) -> list[Labelled]:
     """The actions whose label is in this path."""
     return [
-        _Labelled(node.id, node.parent, Place(indices[i], q))
+        Labelled(node.id, node.parent, Place(indices[i], q))
         for node, i, q in zip(path.nodes, read, path.q_values, strict=True)
         if q is not None
     ]

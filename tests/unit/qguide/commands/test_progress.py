@@ -93,3 +93,4 @@ def test_a_child_of_successes_chooses_on_held_back_decisions_as_a_trained_q_mode
     assert (after.unjudged, after.files) == ("", before.files)
     assert after.licence is not None
     assert after.licence.tasks == 20
+    assert [(one.name, one.tasks) for one in after.licence.judged_by] == [("judged", 20)]

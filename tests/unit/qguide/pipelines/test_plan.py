@@ -60,6 +60,16 @@ def plan_of(folder: Path, *overrides: str, only: Sequence[str] = (), **options: 
     return build_plan(load_pipeline(folder / "pipeline.toml", overrides, **options), only=only)
 
 
+@pytest.mark.parametrize("name", ["pipeline_network", "pipeline_recorded"])
+def test_learners_of_ones_own_data_are_chosen_among_once_all_are_trained(name: str, tmp_path: Path) -> None:
+    recordings = [f"{which}={tmp_path}" for which in ("recorded", "held_back")]
+    overrides = ["environment=fake"] if name == "pipeline_network" else recordings
+    stages = build_plan(load_pipeline(ROOT / f"training/configs/own/{name}.toml", overrides)).stages
+    assert {"learned", "network"} <= set(stages["chosen"].needs)
+    assert {"trunk", "labels"} <= set(stages["network"].needs)
+    assert set(stages["learned"].needs).isdisjoint({"held_back", "held_back_labels"})
+
+
 def test_a_stage_needs_no_job_file_where_its_overrides_have_all(files: Path) -> None:
     write_files(
         files,

@@ -37,8 +37,8 @@ from tests.support.serving import ROOT
 CONFIGS = (ROOT / "training/configs", ROOT / "benchmarks/recorded/configs")
 TRAIN_GAMES = Path("data/alfworld/train")
 NUMBER_OF_TRAIN_GAMES = 3_554
-OWN = "own/pipeline.toml"
-"""Names a package and a model that its reader puts in."""
+OWN = "own/"
+"""Files that name a package and a model which their reader puts in, and what these make."""
 HELD_BACK = ("held_back_groups", "held_back_pairs", "other_pairs")
 JOBS = {job.name.replace("-", "_"): job for job in (*INSTALLED.values(), *RECORDED)} | {
     "train_value": INSTALLED["train-qnet"],
@@ -53,15 +53,15 @@ def configs() -> tuple[tuple[str, BaseModel], ...]:
     found: list[tuple[str, BaseModel]] = []
     files = {path: str(path.relative_to(top)) for top in CONFIGS for path in top.rglob("*.toml")}
     for path, name in files.items():
-        if name == OWN:
+        if name.startswith(OWN):
             continue
         if path.stem.startswith("pipeline"):
             for stage, job in load_pipeline(path).stages.items():
                 config = load_config(find_job(job.job).config_type(), job.config, job.set)
                 found.append((f"{name}:{stage}", config))
         else:
-            [named] = {job for prefix, job in JOBS.items() if path.stem.startswith(prefix)}
-            found.append((name, load_config(named.config_type(), path)))
+            prefix = max((prefix for prefix in JOBS if path.stem.startswith(prefix)), key=len)
+            found.append((name, load_config(JOBS[prefix].config_type(), path)))
     return tuple(found)
 
 

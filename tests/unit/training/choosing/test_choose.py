@@ -1,0 +1,129 @@
+"""The best of several Q models by held-back decisions in which echoing the asked color ends well."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pydantic import ValidationError
+from rich.console import Console
+
+from qguide.qnet.errors import ConfigError, HistoryTooLongError
+from qguide.qnet.models.manifest import Manifest, read_manifest
+from qguide.qnet.types import Message, ScoreRequest
+from qguide.training.choosing.choose import ChooseConfig, run_choose
+from qguide.training.data.runs import JsonlWriter, open_run
+from qguide.training.jobs.learn import LearnConfig, run_learn
+from qguide.training.licence.verdict import show_manifest
+from qguide.training.rollouts.models import Inference, build_scorer
+from qguide.training.small_models import Architecture
+from tests.support.decision_groups import candidate, groups_row
+from tests.support.echo import groups_in, labels_in
+from tests.support.tiny_models import save_features, save_policy, save_qnet
+
+PAIRS = (("red", "blue"), ("green", "gray"))
+
+
+@pytest.fixture
+def learned(tmp_path: Path) -> Path:
+    """A Q model that was learned without a network."""
+    source = groups_in(tmp_path / "groups", range(40))
+    run_learn(LearnConfig(source=(source,), output=tmp_path / "learned", salt="00ff", name="learned"))
+    return tmp_path / "learned" / "checkpoint"
+
+
+@pytest.fixture
+def untrained(tmp_path: Path) -> Path:
+    """A QNet of random weights."""
+    return save_qnet(tmp_path / "qnet", save_policy(tmp_path / "policy", seed=1))
+
+
+def chosen(tmp_path: Path, *checkpoints: Path, **fields: Any) -> Manifest:
+    if "labels" not in fields:
+        fields = {"groups": (groups_in(tmp_path / "held_back", range(90, 110)),)} | fields
+    config = {"checkpoints": tuple(map(str, checkpoints)), "output": tmp_path / "chosen"} | fields
+    return run_choose(ChooseConfig.model_validate(config), console=Console(quiet=True))
+
+
+def test_the_one_of_the_lowest_regret_is_written_with_the_regret_of_all(
+    learned: Path, untrained: Path, tmp_path: Path
+) -> None:
+    manifest = chosen(tmp_path, untrained, learned)
+
+    assert manifest.kind == "features"
+    regrets = {name: manifest.metrics[f"regret_of_{name}"] for name in ("tiny-q", "learned", "sum")}
+    assert regrets["learned"] == 0 < regrets["tiny-q"]
+    written = read_manifest(tmp_path / "chosen" / "checkpoint")
+    assert written is not None
+    assert (written.kind, written.name, written.licence) == ("features", "learned", manifest.licence)
+    assert written.licence is not None
+    assert written.licence.granted
+    [by] = written.licence.judged_by
+    assert (by.name, by.tasks, len(by.sha256)) == ("held_back", 20, 64)
+    assert not (tmp_path / "chosen" / "sum").exists()
+    with (console := Console(width=200)).capture() as shown:
+        show_manifest(written, console)
+    assert f"judged by held_back (20 tasks, sha256 {by.sha256[:12]})" in shown.get()
+
+
+def groups_of(folder: Path, colors: Sequence[str], numbers: range, *, words: str = "") -> Path:
+    """Decisions between the asked color and another one of these."""
+    with open_run(folder, Architecture()) as run, JsonlWriter(run.rows) as rows:
+        for number in numbers:
+            asked = colors[number % len(colors)]
+            pair = next(pair for pair in PAIRS if asked in pair)
+            said = [candidate(f"Action: {one}", (float(one == asked), 1)) for one in pair]
+            rows.write(groups_row((said, 0), task_id=f"t{number}", first_observation=f"Say {asked}. {words}"))
+    return run.path
+
+
+def test_a_sum_is_taken_where_it_is_better_than_each(tmp_path: Path) -> None:
+    halves = []
+    for pair in PAIRS:
+        name, source = "-or-".join(pair), groups_of(tmp_path / pair[0], pair, range(40))
+        run_learn(LearnConfig(source=(source,), output=tmp_path / name, salt="00ff", name=name))
+        halves.append(tmp_path / name / "checkpoint")
+    manifest = chosen(tmp_path, *halves, groups=(groups_of(tmp_path / "all", sum(PAIRS, ()), range(90, 130)),))
+
+    regrets = [manifest.metrics[f"regret_of_{name}"] for name in ("red-or-blue", "green-or-gray", "sum")]
+    assert regrets[2] == 0 < min(regrets[:2])
+    assert (manifest.kind, manifest.name) == ("ensemble", "sum")
+    assert manifest.licence is not None
+    assert manifest.licence.granted
+    [result] = build_scorer(str(tmp_path / "chosen" / "checkpoint"), Inference()).score(
+        [ScoreRequest((Message("user", "Say gray."),), tuple(Message("assistant", f"Action: {c}") for c in PAIRS[1]))]
+    )
+    assert result.q_values[1] > result.q_values[0]
+
+
+def test_siblings_of_recorded_trees_judge_where_there_are_no_groups(
+    learned: Path, untrained: Path, tmp_path: Path
+) -> None:
+    before = read_manifest(learned)
+    manifest = chosen(tmp_path, learned, untrained, labels=(labels_in(tmp_path / "labels", range(90, 120)),))
+
+    assert before is not None
+    assert (manifest.name, manifest.prior) == ("learned", before.prior)
+    assert manifest.licence is not None
+    assert manifest.licence.choosers["q"].regret == 0
+    assert manifest.licence.tasks == 30
+
+
+def test_one_that_cannot_read_the_decisions_is_left_out(learned: Path, untrained: Path, tmp_path: Path) -> None:
+    long = groups_of(tmp_path / "long", PAIRS[0], range(20), words="you see a desk " * 200)
+    manifest = chosen(tmp_path, untrained, learned, groups=(long,))
+    assert set(manifest.metrics) >= {"regret_of_learned"}
+    assert not {"regret_of_sum", "regret_of_tiny-q"} & set(manifest.metrics)
+    with pytest.raises(HistoryTooLongError):
+        chosen(tmp_path, untrained, groups=(long,), output=tmp_path / "none")
+
+
+def test_what_judges_nothing_is_refused(tmp_path: Path) -> None:
+    features = save_features(tmp_path / "features")
+    with pytest.raises(ValidationError, match="name one of them"):
+        chosen(tmp_path, features, groups=())
+    with open_run(tmp_path / "same", Architecture()) as run, JsonlWriter(run.rows) as rows:
+        for number in range(3):
+            rows.write(groups_row(([candidate("Action: red"), candidate("Action: blue")], 0), task_id=f"s{number}"))
+    with pytest.raises(ConfigError, match="no decision of same differs in outcome"):
+        chosen(tmp_path, features, groups=(run.path,))
