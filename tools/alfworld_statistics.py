@@ -14,7 +14,7 @@ from dataclasses import asdict
 from pathlib import Path
 
 from qguide.qnet.errors import InvalidGameError
-from qguide.training.environments.alfworld.game.game import Game, Receptacle, load_game
+from qguide.training.environments.alfworld.game.game import AlfWorldGame, Receptacle, load_game
 from qguide.training.environments.alfworld.game.statistics import (
     STATISTICS_FILE,
     Counts,
@@ -68,7 +68,7 @@ def count_statistics(games_dir: Path) -> Statistics:
     return tally((room_kind(path), load_game(path)) for path in paths)
 
 
-def tally(games: Iterable[tuple[RoomKind, Game]]) -> Statistics:
+def tally(games: Iterable[tuple[RoomKind, AlfWorldGame]]) -> Statistics:
     """Count games, each given with its kind of room."""
     counter = _Counter()
     for room, game in games:
@@ -95,7 +95,7 @@ class _Counter:
         self.goals: Counter[tuple[str, ...]] = Counter()
         self.wordings: Counter[tuple[str, ...]] = Counter()
 
-    def add(self, room: str, game: Game) -> None:
+    def add(self, room: str, game: AlfWorldGame) -> None:
         """Count one game."""
         self.games[room,] += 1
         self.can_contain |= game.can_contain
@@ -121,7 +121,7 @@ class _Counter:
         for kinds in together.values():
             self.shared[room, _SHARING.join(sorted(kinds))] += 1
 
-    def _add_items(self, room: str, game: Game) -> None:
+    def _add_items(self, room: str, game: AlfWorldGame) -> None:
         holder = {name: r.kind for r in game.receptacles for name in r.contents}
         kinds = {item.name: item.kind for item in game.items}
         for kind, number in Counter(kinds.values()).items():
@@ -134,7 +134,7 @@ class _Counter:
             for name in item.inner or ():
                 self.inside[item.kind, kinds[name]] += 1
 
-    def _add_finds(self, game: Game) -> None:
+    def _add_finds(self, game: AlfWorldGame) -> None:
         kinds = {item.name: item.kind for item in game.items}
         seen = [(r.kind, {kinds[name] for name in r.contents}) for r in game.receptacles]
         for item in set().union(*(held for _, held in seen)):

@@ -25,7 +25,7 @@ from qguide.training.optimization.accelerator import enable_gradient_checkpointi
 from qguide.training.optimization.adapters import with_adapters
 from qguide.training.optimization.optimizers import build_optimizers
 from qguide.training.optimization.options import Lora, Optimization
-from qguide.training.optimization.packed_trees import PackedTree, Place
+from qguide.training.optimization.packed_trees import PackedTree, QPlace
 from qguide.training.optimization.training_memory import trained_trunk
 from qguide.training.q_training.loss_terms import QNetLossOptions
 from qguide.training.q_training.qnet_loss import loss_of_tree
@@ -129,7 +129,7 @@ def episode_tree(tokens: int, *, vocabulary: int, rng: Random) -> PackedTree:
         path += _draw(rng, _OBSERVATION_TOKENS, vocabulary)
         stem = tree.add(path)[-1]
         candidates = [_draw(rng, _CANDIDATE_TOKENS, vocabulary) for _ in range(_CANDIDATES)]
-        places = [Place(tree.extend(stem, said)[-1], rng.random()) for said in candidates]
+        places = [QPlace(tree.extend(stem, said)[-1], rng.random()) for said in candidates]
         for place in places:
             tree.label(place)
         best, *others = sorted(places, key=lambda place: -place.q_value)

@@ -29,7 +29,7 @@ from qguide.qnet.models.checkpoint import LoadedQNet
 from qguide.qnet.scoring.full_sequences import FullSequenceScorer
 from qguide.qnet.scoring.value_head import SharedPrefixScorer
 from qguide.qnet.types import Message, Scorer, ScoreRequest
-from qguide.training.optimization.packed_trees import PackedTree, Place
+from qguide.training.optimization.packed_trees import PackedTree, QPlace
 from qguide.training.q_training.loss_terms import QNetLossOptions
 from qguide.training.q_training.qnet_loss import loss_of_tree
 
@@ -251,9 +251,9 @@ def _tree(config: HybridsBench) -> PackedTree:
     for _ in range(config.steps):
         actions = [_tokens(random, config.candidate_tokens) for _ in range(config.candidates)]
         for action in actions:
-            tree.label(Place(tree.add(path + action)[-1], random.random()))
+            tree.label(QPlace(tree.add(path + action)[-1], random.random()))
         path = path + actions[0] + _tokens(random, config.history_tokens // 8)
-    tree.label(Place(tree.add(path)[-1], random.random()))
+    tree.label(QPlace(tree.add(path)[-1], random.random()))
     return tree
 
 

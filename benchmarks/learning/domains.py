@@ -36,7 +36,7 @@ from qguide.server.app import create_app
 from qguide.server.observability.logs import configure_logging
 from qguide.server.settings.settings import EMBEDDED, SCRIPTED, Settings
 from qguide.training.guidance_report.calibration import weighted_auc
-from qguide.training.learning.episodes import Episode, episode_of
+from qguide.training.learning.episodes import LearnedEpisode, episode_of
 from qguide.training.learning.learner import learn
 from qguide.training.learning.sources import read_learnable
 from qguide.training.licence.domain import fit_domain, outside_of
@@ -166,11 +166,11 @@ def recorded_kind(name: str, source: Path, others: Path | None, model: str | Non
     return _kind(name, folder, own, [one for one in _read(others) if one.task in kept] if others else [])
 
 
-def _read(source: Path) -> list[Episode]:
+def _read(source: Path) -> list[LearnedEpisode]:
     return read_learnable([source], Fields(default_reward=0.0), skip_bad=False)
 
 
-def _learn(folder: Path, episodes: Sequence[Episode]) -> LicensedScorer:
+def _learn(folder: Path, episodes: Sequence[LearnedEpisode]) -> LicensedScorer:
     """Write a Q model of features with its domain."""
     learned = learn(episodes, Features.options, Hasher(b"strangers"))
     manifest = Manifest(kind="features", name=folder.name, target="td-advantage")
@@ -178,7 +178,7 @@ def _learn(folder: Path, episodes: Sequence[Episode]) -> LicensedScorer:
     return LicensedScorer(learned)
 
 
-def _kind(name: str, folder: Path, own: Sequence[Episode], others: Sequence[Episode]) -> Kind:
+def _kind(name: str, folder: Path, own: Sequence[LearnedEpisode], others: Sequence[LearnedEpisode]) -> Kind:
     domain = load_domain(embedded_path("qnet") if str(folder) == EMBEDDED else folder)
     if domain is None:
         raise typer.BadParameter(f"--model {name}={folder} has no domain; `qguide domain` gives it one")
@@ -189,7 +189,7 @@ def _kind(name: str, folder: Path, own: Sequence[Episode], others: Sequence[Epis
     return Kind(name, str(folder), domain, states, variants, replies)
 
 
-def _states(episodes: Sequence[Episode]) -> list[State]:
+def _states(episodes: Sequence[LearnedEpisode]) -> list[State]:
     return [(one.task, state) for one in episodes for state in one.states]
 
 

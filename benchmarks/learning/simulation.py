@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from random import Random
 
 from qguide.qnet.policies.pool import PolicyRecord, split_draws
-from qguide.server.episodes.learning_part import Arm, ShadowTally
+from qguide.server.episodes.learning_part import LearningArm, ShadowTally
 from qguide.server.learning import phase_changes
 from qguide.server.learning.lines import EpisodeLine, FitLine
 from qguide.server.learning.parameters import Rules
@@ -85,13 +85,13 @@ def simulate(
     return Run(tuple(phases), tuple(versions), tuple(outcomes))
 
 
-def _arm(progress: Progress, task: str, chance: Random) -> tuple[Arm, int | None]:
+def _arm(progress: Progress, task: str, chance: Random) -> tuple[LearningArm, int | None]:
     """The part of a new episode, and the version that guides it."""
     newer = chance.random() < progress.challenger_share
     rest = 1 - progress.challenger_share
     share = (progress.share - progress.challenger_share) / rest
     guided = newer or chance.random() < share
-    arm = Arm(
+    arm = LearningArm(
         trial=progress.trial,
         guided=guided,
         share=share,

@@ -25,7 +25,7 @@ from rich.console import Console
 from benchmarks.measurement.processes import child, free_port, wait_until_ready
 from qguide.qnet.errors import ConfigError
 from qguide.qnet.types import Message
-from qguide.training.choosing.attempts import Attempt, read_attempts
+from qguide.training.choosing.attempts import RecordedAttempt, read_attempts
 from qguide.training.choosing.choosers import rule_scores, stopped, stopping_figures, valid_first
 from qguide.training.choosing.features import Cut, candidates_of
 from qguide.training.choosing.small_q import Training, credits_of, train_small_q
@@ -100,7 +100,7 @@ def run_replay_attempts(config: ReplayAttemptsConfig, *, console: Console | None
     return {name: rows[0][name]["success"] for name in scores}
 
 
-def _learned(config: ReplayAttemptsConfig, attempts: Sequence[Attempt]) -> Path:
+def _learned(config: ReplayAttemptsConfig, attempts: Sequence[RecordedAttempt]) -> Path:
     """The checkpoint of a Q model that was learned from these attempts."""
     folder = config.output / "episodes"
     folder.mkdir(parents=True, exist_ok=True)
@@ -137,7 +137,7 @@ def _serving(model: Path, folder: Path) -> Iterator[str]:
         yield url
 
 
-def _online(url: str, flat: Sequence[Attempt], groups: Ints, turns: int) -> tuple[Floats, NDArray[np.bool_]]:
+def _online(url: str, flat: Sequence[RecordedAttempt], groups: Ints, turns: int) -> tuple[Floats, NDArray[np.bool_]]:
     """(g, m) values of the attempts by the server, and whether their latest action was valid."""
     values = np.zeros(groups.shape, np.float32)
     valid = np.zeros(groups.shape, np.bool_)
@@ -153,7 +153,7 @@ def _online(url: str, flat: Sequence[Attempt], groups: Ints, turns: int) -> tupl
     return values, valid
 
 
-def _sent(name: str, attempt: Attempt, turns: int) -> dict[str, Any]:
+def _sent(name: str, attempt: RecordedAttempt, turns: int) -> dict[str, Any]:
     messages = [{"role": one.role, "content": one.text} for one in attempt.opening]
     for turn in attempt.turns[:turns]:
         messages.append({"role": "assistant", "content": turn.action.text})

@@ -20,7 +20,7 @@ from qguide.qnet.records import ROOT_ID, NodeRow, RolloutRow, TreeRow
 from qguide.qnet.types import Message
 from qguide.training.choosing.attempts import read_attempts
 from qguide.training.choosing.choose_recorded import ChooseRecordedConfig, chosen_rows, run_figures, table_of_attempts
-from qguide.training.choosing.features import Candidate
+from qguide.training.choosing.features import ReadAttempt
 from qguide.training.choosing.folds import Earned, assessed_groups
 from qguide.training.choosing.table import Floats, Ints, Table
 from qguide.training.configs.job_files import load_config
@@ -74,7 +74,13 @@ def run_qnet_recorded(config: QNetRecordedConfig) -> dict[str, float]:
 
 
 def _q_values(
-    config: QNetRecordedConfig, flat: Sequence[Candidate], table: Table, groups: Ints, taught: Any, fold: int, seed: int
+    config: QNetRecordedConfig,
+    flat: Sequence[ReadAttempt],
+    table: Table,
+    groups: Ints,
+    taught: Any,
+    fold: int,
+    seed: int,
 ) -> Floats:
     """(n,) Q of the candidates of a fold, by a QNet of the others; 0 elsewhere."""
     folder = config.output / f"{fold}-{seed}"
@@ -110,7 +116,7 @@ def _write(folder: Path, rows: Sequence[TreeRow]) -> None:
 
 
 def _states(
-    config: QNetRecordedConfig, flat: Sequence[Candidate], table: Table, among: Any, rng: Any = None
+    config: QNetRecordedConfig, flat: Sequence[ReadAttempt], table: Table, among: Any, rng: Any = None
 ) -> Iterator[tuple[TreeRow, list[list[int]]]]:
     """Each state as one decision, and the candidates that each of its distinct actions stands for.
 
@@ -139,7 +145,7 @@ def _states(
         yield row, [places[text] for text in said]
 
 
-def _said(config: QNetRecordedConfig, candidate: Candidate) -> str:
+def _said(config: QNetRecordedConfig, candidate: ReadAttempt) -> str:
     """The turns of a candidate up to its last action."""
     parts = [candidate.action.text[-config.chars :].strip()]
     for turn in reversed(candidate.turns[:-1]):
@@ -152,7 +158,7 @@ def _plain(text: str) -> str:
     return text.replace("<|", "< |")
 
 
-def _node(config: QNetRecordedConfig, number: int, text: str, equal: Sequence[Candidate]) -> NodeRow:
+def _node(config: QNetRecordedConfig, number: int, text: str, equal: Sequence[ReadAttempt]) -> NodeRow:
     reward = float(np.mean([one.attempt.reward for one in equal]))
     return NodeRow(
         id=number,

@@ -18,7 +18,7 @@ from qguide.training.environments.registry import build_suite, environment_confi
 from qguide.training.rollouts.driver import run_rollouts
 from qguide.training.rollouts.episode import Agent, Episode, guided_agent, play_episode, seeded
 from qguide.training.rollouts.models import EMBEDDED, Inference, build_policy, build_scorer
-from qguide.training.rollouts.rollout import Timings
+from qguide.training.rollouts.rollout import TaskTimings
 
 _CANDIDATES = 5
 _MAX_STEPS = 40
@@ -105,7 +105,7 @@ class _Played(Scorer):
         self.score_s += time.process_time() - start_s
         return scored
 
-    def _done(self, _name: str, episode: Episode, spent: Timings) -> None:
+    def _done(self, _name: str, episode: Episode, spent: TaskTimings) -> None:
         self.lengths.append(len(episode.choices))
         self.environment_s += spent.environment_s
 

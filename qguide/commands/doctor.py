@@ -28,7 +28,7 @@ _LEAST_FREE: Final = 1024**3
 _TASK: Final = "You are in a room. You see a desk 1. Your task is to: find the mug."
 
 
-class Finding(NamedTuple):
+class DoctorFinding(NamedTuple):
     """Result of one check.
 
     Attributes:
@@ -61,7 +61,7 @@ def doctor(
         raise typer.Exit(1)
 
 
-def _show(found: list[Finding], console: Console) -> None:
+def _show(found: list[DoctorFinding], console: Console) -> None:
     """Print a line for each check, then the faults by number."""
     wide = max(len(one.checked) for one in found)
     for one in found:
@@ -76,7 +76,7 @@ def _show(found: list[Finding], console: Console) -> None:
         console.print(f"{number}. {one.checked}: {one.found}", markup=False)
 
 
-def examine(settings: "Settings") -> Iterator[Finding]:
+def examine(settings: "Settings") -> Iterator[DoctorFinding]:
     """Run all checks, those first that others depend on."""
     yield from _packages()
     yield from _plugins()
@@ -86,42 +86,42 @@ def examine(settings: "Settings") -> Iterator[Finding]:
     yield from _models(settings)
 
 
-def _packages() -> Iterator[Finding]:
+def _packages() -> Iterator[DoctorFinding]:
     for extra, packages in PACKAGES.items():
         missing = sorted(one for one in packages if find_spec(one) is None)
         if missing:
             names = ", ".join(missing)
-            yield Finding("note", f"packages of {extra}", f"without {names}; {install(extra)}")
+            yield DoctorFinding("note", f"packages of {extra}", f"without {names}; {install(extra)}")
         else:
-            yield Finding("ok", f"packages of {extra}", ", ".join(sorted(packages)))
+            yield DoctorFinding("ok", f"packages of {extra}", ", ".join(sorted(packages)))
 
 
-def _plugins() -> Iterator[Finding]:
+def _plugins() -> Iterator[DoctorFinding]:
     for kind in get_args(Kind):
         try:
             names = ", ".join(sorted(plugins(kind)))
         except QGuideError as error:
-            yield Finding("fault", f"plug-ins: {kind}", str(error))
+            yield DoctorFinding("fault", f"plug-ins: {kind}", str(error))
         else:
             if names:
-                yield Finding("ok", f"plug-ins: {kind}", names)
+                yield DoctorFinding("ok", f"plug-ins: {kind}", names)
 
 
-def _keys(settings: "Settings") -> Finding:
+def _keys(settings: "Settings") -> DoctorFinding:
     from qguide.server.http.keys import KeyFile, read_keys
 
     if settings.keys_file is None:
         who = "whoever can reach it" if settings.insecure else "this machine alone"
-        return Finding("note", "API keys", f"none: {who} may ask (QGUIDE_KEYS_FILE)")
+        return DoctorFinding("note", "API keys", f"none: {who} may ask (QGUIDE_KEYS_FILE)")
     try:
         KeyFile(settings.keys_file)
         keys = len(read_keys(settings.keys_file).keys)
     except QGuideError as error:
-        return Finding("fault", "API keys", str(error))
-    return Finding("ok", "API keys", f"{keys} in {settings.keys_file}")
+        return DoctorFinding("fault", "API keys", str(error))
+    return DoctorFinding("ok", "API keys", f"{keys} in {settings.keys_file}")
 
 
-def _disk(folder: Path) -> Finding:
+def _disk(folder: Path) -> DoctorFinding:
     """Check that episodes can be written; the folder itself is left for the server to make."""
     there = next(path for path in (folder, *folder.absolute().parents) if path.exists())
     try:
@@ -130,59 +130,63 @@ def _disk(folder: Path) -> Finding:
         probe.unlink()
     except OSError as error:
         remedy = "let the server write there, or set QGUIDE_EPISODES_DIR to another folder"
-        return Finding("fault", "episodes", f"{there}: {error.strerror}; {remedy}")
+        return DoctorFinding("fault", "episodes", f"{there}: {error.strerror}; {remedy}")
     free = shutil.disk_usage(there).free
     text = f"{folder}, {free / _LEAST_FREE:,.1f} GiB free"
-    return Finding("ok" if free >= _LEAST_FREE else "note", "episodes", text)
+    return DoctorFinding("ok" if free >= _LEAST_FREE else "note", "episodes", text)
 
 
-def _models(settings: "Settings") -> Iterator[Finding]:
+def _models(settings: "Settings") -> Iterator[DoctorFinding]:
     """Load the models, then ask them."""
     from qguide.server.q_models.build import build_models
 
     if settings.vllm:
         there = settings.vllm_python.exists()
         text = "is there" if there else "is missing; QGUIDE_VLLM_PYTHON names a Python with vLLM"
-        yield Finding("ok" if there else "fault", "vLLM", f"{settings.vllm_python} {text}")
-        yield Finding("note", "models", "not loaded, as the server starts vLLM itself")
+        yield DoctorFinding("ok" if there else "fault", "vLLM", f"{settings.vllm_python} {text}")
+        yield DoctorFinding("note", "models", "not loaded, as the server starts vLLM itself")
         return
     try:
         models = build_models(settings)
     except QGuideError as error:
-        yield Finding("fault", "models", str(error))
+        yield DoctorFinding("fault", "models", str(error))
         return
     names = ", ".join(one.id for one in models.q_models)
-    yield Finding("ok", "models", f"{models.policy.name} draws; Q models: {names}")
+    yield DoctorFinding("ok", "models", f"{models.policy.name} draws; Q models: {names}")
     yield from asyncio.run(_asked(models, settings))
 
 
-async def _asked(models: "Models", settings: "Settings") -> list[Finding]:
+async def _asked(models: "Models", settings: "Settings") -> list[DoctorFinding]:
     try:
         return [one async for one in _answers(models, settings)]
     finally:
         await models.close()
 
 
-async def _answers(models: "Models", settings: "Settings") -> AsyncIterator[Finding]:
+async def _answers(models: "Models", settings: "Settings") -> AsyncIterator[DoctorFinding]:
     """Ask Redis, each upstream, the policy, and each Q model."""
     if models.runtime.redis is not None:
         async with models.runtime.redis.watched():
             up = models.runtime.redis.up
         remedy = "start it, or correct QGUIDE_REDIS_URL; until then each replica counts for itself"
-        yield (Finding("ok", "Redis", "answers") if up else Finding("fault", "Redis", f"does not answer; {remedy}"))
+        yield (
+            DoctorFinding("ok", "Redis", "answers")
+            if up
+            else DoctorFinding("fault", "Redis", f"does not answer; {remedy}")
+        )
     for upstream in models.remote.values():
         problem = await upstream.health_problem()
         named = f"upstream {upstream.name}"
         if problem:
             remedy = "start it, or correct its address and key"
-            yield Finding("fault", named, f"{problem}; {remedy}")
+            yield DoctorFinding("fault", named, f"{problem}; {remedy}")
         else:
-            yield Finding("ok", named, "answers")
+            yield DoctorFinding("ok", named, "answers")
     async for finding in _step(models, settings):
         yield finding
 
 
-async def _step(models: "Models", settings: "Settings") -> AsyncIterator[Finding]:
+async def _step(models: "Models", settings: "Settings") -> AsyncIterator[DoctorFinding]:
     """Draw one reply, and score it."""
     from qguide.qnet.types import Message, Sampling, ScoreRequest
     from qguide.server.q_models.without_model import NoQModel, unguided_policies
@@ -193,9 +197,9 @@ async def _step(models: "Models", settings: "Settings") -> AsyncIterator[Finding
         async with asyncio.timeout(settings.timeout_s):
             await models.policy.model.sample(history, n=1, sampling=Sampling(max_tokens=None))
     except (QGuideError, TimeoutError) as error:
-        yield Finding("fault", f"policy {models.policy.name}", _reason(error))
+        yield DoctorFinding("fault", f"policy {models.policy.name}", _reason(error))
     else:
-        yield Finding("ok", f"policy {models.policy.name}", "draws a reply")
+        yield DoctorFinding("ok", f"policy {models.policy.name}", "draws a reply")
     for q_model in models.q_models:
         if isinstance(q_model, NoQModel):
             continue
@@ -204,11 +208,11 @@ async def _step(models: "Models", settings: "Settings") -> AsyncIterator[Finding
             async with asyncio.timeout(settings.timeout_s):
                 result = await q_model.score(ScoreRequest(history, (reply,)))
         except (QGuideError, TimeoutError) as error:
-            yield Finding("fault", named, _reason(error))
+            yield DoctorFinding("fault", named, _reason(error))
         else:
-            yield Finding("ok", named, f"scores: Q = {result.q_values[0]:.3g}")
+            yield DoctorFinding("ok", named, f"scores: Q = {result.q_values[0]:.3g}")
     if unguided := unguided_policies(settings):
-        yield Finding("note", "guidance", unguided)
+        yield DoctorFinding("note", "guidance", unguided)
 
 
 def _reason(error: Exception) -> str:

@@ -93,7 +93,7 @@ class Chunk:
 
 
 @dataclass(frozen=True, slots=True)
-class Group:
+class SegmentGroup:
     """Neighbours in the packed row that see the same columns of the same buffer."""
 
     segments: list[PackedSegment]
@@ -165,7 +165,7 @@ class AttentionMetadata:
         self.segments = segments
         self.last_layer = last_layer
         self.window = window
-        self.groups: list[Group] = []
+        self.groups: list[SegmentGroup] = []
         self.stacked: list[StackedRows] = []
         start = 0
         # Neighbours alone, because a group is one slice of the packed row. Candidates of one state
@@ -176,7 +176,7 @@ class AttentionMetadata:
                 self.stacked.append(StackedRows(stack, alike, start))
                 start = self.stacked[-1].rows.stop
                 continue
-            self.groups.append(Group(alike, start))
+            self.groups.append(SegmentGroup(alike, start))
             start = self.groups[-1].end
             self._make_room(alike)
         self.written = [(segment, rows) for segment, rows in self.spans if segment.buffer.stack is None]
@@ -203,7 +203,7 @@ class AttentionMetadata:
         """The rows of the packed batch whose outputs are wanted."""
         return [rows.start + row for segment, rows in self.spans for row in segment.read]
 
-    def view(self, group: Group, window: int | None) -> tuple[WindowView, int | None]:
+    def view(self, group: SegmentGroup, window: int | None) -> tuple[WindowView, int | None]:
         """Earlier columns that a group's rows see, and the window if it hides any from them."""
         buffer, seen = group.segments[0].buffer, group.segments[0].seen
         # No row stands a whole window behind the first token, so the window hides nothing yet.
@@ -225,7 +225,7 @@ class AttentionMetadata:
         return self._sessions
 
     def chunks(
-        self, group: Group, like: Tensor, *, only_read: bool, window: int | None = None, partly: Columns = ()
+        self, group: SegmentGroup, like: Tensor, *, only_read: bool, window: int | None = None, partly: Columns = ()
     ) -> list[Chunk]:
         """The chunks of a group, made once for all layers with the same window."""
         key = (group.start, only_read, window)
@@ -308,7 +308,7 @@ def packed_attention(
 
 
 def _look_back(
-    metadata: AttentionMetadata, group: Group, layer: int, query_HTD: Tensor, value_size: int, scoring: Scoring
+    metadata: AttentionMetadata, group: SegmentGroup, layer: int, query_HTD: Tensor, value_size: int, scoring: Scoring
 ) -> Tensor:
     """Attention of a group's rows, (T, H, D); in the last layer the unread ones become zeros."""
     seen, window = metadata.view(group, scoring.window)

@@ -35,7 +35,7 @@ from qguide.qnet.engine.context_length import context_length, shifting_rope
 from qguide.qnet.engine.kernels import LastLayerPruning, speed_up_linear_layers, upload
 from qguide.qnet.engine.model_memory import in_float32
 from qguide.qnet.engine.recurrences import adopt_recurrences
-from qguide.qnet.engine.recurrent_states import Branches, State, StateCache, behind, cache_of
+from qguide.qnet.engine.recurrent_states import Branches, RecurrentState, StateCache, behind, cache_of
 from qguide.qnet.engine.tree_branches import batches_of_like_length
 from qguide.qnet.engine.windows import window_of
 from qguide.qnet.sliced_scorer import Slices, finish
@@ -244,8 +244,8 @@ class FullSequenceModel(Generic[Found]):
                 passes.keep(row, torch.cat([*of_last, outputs_AX]))
 
     def _read(
-        self, request: Continuations, end: int, before: State | None, tails: Sequence[list[int]] = ()
-    ) -> tuple[State, Sequence[Tensor]]:
+        self, request: Continuations, end: int, before: RecurrentState | None, tails: Sequence[list[int]] = ()
+    ) -> tuple[RecurrentState, Sequence[Tensor]]:
         """Compute a history up to one of its tokens, and keep the state behind it.
 
         Returns:
@@ -276,7 +276,7 @@ class FullSequenceModel(Generic[Found]):
             kept = row.forks and self._follows_branches
             branches = Branches(tails, row.spans, row.states, row.windows) if kept else None
             # Cloned, because a view would keep the outputs of all columns.
-            before = State.of(cache, outputs_RX[None, :1].clone(), end, before, branches)
+            before = RecurrentState.of(cache, outputs_RX[None, :1].clone(), end, before, branches)
             self.store.keep(request.cache_salt, history, before)
             outputs_RX = outputs_RX[1:]
         assert before is not None
@@ -298,7 +298,7 @@ class FullSequenceModel(Generic[Found]):
                 begin = max(0, len(row.history) - 1)
                 passes.keep(row, outputs_KX[begin - first : len(row) - first])
 
-    def _forward(self, rows: Sequence[list[int]], keep: int, before: State | None) -> Tensor:
+    def _forward(self, rows: Sequence[list[int]], keep: int, before: RecurrentState | None) -> Tensor:
         """Outputs (B, K, …) at the last `keep` columns of a padded batch.
 
         Args:
@@ -389,7 +389,7 @@ def _tail_length(row: _Row) -> int:
     return len(row.tail)
 
 
-def _ends(state: State | None, request: Continuations, room: int) -> Iterator[int]:
+def _ends(state: RecurrentState | None, request: Continuations, room: int) -> Iterator[int]:
     """Ends of the passes over a history: each at the last turn within its room, if there is one."""
     known, length = state.length if state else 0, len(request.history)
     while known < length:

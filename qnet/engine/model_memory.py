@@ -19,7 +19,7 @@ from transformers import AutoModel, PretrainedConfig, PreTrainedModel
 
 from qguide.qnet.engine.attention import PACKED_ATTENTION, AttentionMetadata, PackedSegment, joined, register
 from qguide.qnet.engine.kv_buffer import KVBuffer
-from qguide.qnet.engine.recurrent_states import State, attention_layers, cache_of, name_of_cache
+from qguide.qnet.engine.recurrent_states import RecurrentState, attention_layers, cache_of, name_of_cache
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,7 +135,7 @@ def _forward(trunk: PreTrainedModel, buffer: KVBuffer, known: int, fresh: int) -
 
 
 @torch.inference_mode()
-def _behind(trunk: PreTrainedModel, known: int, fresh: int) -> tuple[State, int]:
+def _behind(trunk: PreTrainedModel, known: int, fresh: int) -> tuple[RecurrentState, int]:
     """State that a hybrid's pass over so many tokens behind known ones leaves, and the most bytes in use at once."""
     token_ids = torch.zeros((1, fresh), dtype=torch.long, device="meta")
     cache = cache_of(trunk(input_ids=token_ids[:, :2], use_cache=True))
@@ -144,7 +144,7 @@ def _behind(trunk: PreTrainedModel, known: int, fresh: int) -> tuple[State, int]
     peak = PeakBytes(trunk)
     with peak:
         output = trunk(input_ids=token_ids, use_cache=True, **{name_of_cache(trunk): cache})
-    return State.of(cache_of(output), torch.empty(0, device="meta"), known + fresh, None), peak.most
+    return RecurrentState.of(cache_of(output), torch.empty(0, device="meta"), known + fresh, None), peak.most
 
 
 class PeakBytes(TorchDispatchMode):

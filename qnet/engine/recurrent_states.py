@@ -77,7 +77,7 @@ class _Attended:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class State:
+class RecurrentState:
     """Memory of a model behind a history; nothing that uses it changes it.
 
     Attributes:
@@ -94,8 +94,8 @@ class State:
 
     @classmethod
     def of(
-        cls, cache: Any, last: Tensor, length: int, before: "State | None", branches: Branches | None = None
-    ) -> "State":
+        cls, cache: Any, last: Tensor, length: int, before: "RecurrentState | None", branches: Branches | None = None
+    ) -> "RecurrentState":
         """Take over a cache of transformers after a forward pass, which went on from `before`.
 
         Args:
@@ -120,7 +120,7 @@ class State:
         attended.branches = branches
         return cls(length, last, last.nbytes + own, cache, attended)
 
-    def followed(self, token_ids: list[int]) -> "State":
+    def followed(self, token_ids: list[int]) -> "RecurrentState":
         """The state behind the branch that a history goes on from; this one if there is none."""
         attended, branches = self._attended, self._attended.branches
         if branches is None or attended.length != self.length:
@@ -141,7 +141,7 @@ class State:
                     {name: next(rows)[number : number + 1].clone() for name, old in states.items() if old is not None}
                 )
         own = sum(tensor.nbytes for tensor in _tensors(cache))
-        return State(length, self.last, self.last.nbytes + own, cache, attended)
+        return RecurrentState(length, self.last, self.last.nbytes + own, cache, attended)
 
     @property
     def copied_bytes(self) -> int:
@@ -159,7 +159,7 @@ class State:
         return cache
 
 
-def behind(state: State, model: PreTrainedModel, rows: int, tokens: int) -> dict[str, Any]:
+def behind(state: RecurrentState, model: PreTrainedModel, rows: int, tokens: int) -> dict[str, Any]:
     """Arguments of a forward pass that goes on from copies of a state: so many rows and columns."""
     takes = inspect.signature(model.forward).parameters
     options = {name_of_cache(model): state.copies(rows)}
@@ -194,12 +194,12 @@ class StateCache:
     cache_bytes: int
     nbytes: int = 0
     evictions: int = 0
-    _states: OrderedDict[int, tuple[State, str, list[int]]] = field(default_factory=OrderedDict)
+    _states: OrderedDict[int, tuple[RecurrentState, str, list[int]]] = field(default_factory=OrderedDict)
     # A tree for each salt, as in `prefix_cache`: what others' prompts begin with must not show.
     _trees: defaultdict[str, RadixTree] = field(default_factory=lambda: defaultdict(RadixTree))
     _next_key: int = 0
 
-    def find(self, salt: str, token_ids: list[int]) -> State | None:
+    def find(self, salt: str, token_ids: list[int]) -> RecurrentState | None:
         """The state behind the longest kept history that these tokens begin with.
 
         It is that behind a branch of it, where they go on with one.
@@ -212,7 +212,7 @@ class StateCache:
         self._states.move_to_end(key)
         return self._states[key][0].followed(token_ids)
 
-    def keep(self, salt: str, token_ids: list[int], state: State) -> None:
+    def keep(self, salt: str, token_ids: list[int], state: RecurrentState) -> None:
         """Keep the state behind a history, as the most recently used."""
         attended = state._attended
         if state.nbytes + attended.nbytes > self.cache_bytes:

@@ -31,7 +31,7 @@ from transformers.cache_utils import LinearAttentionCacheLayerMixin
 from qguide.qnet.engine.kernels import upload
 from qguide.qnet.engine.model_memory import in_float32
 from qguide.qnet.engine.recurrences import adopt_recurrences
-from qguide.qnet.engine.recurrent_states import State, behind, cache_of
+from qguide.qnet.engine.recurrent_states import RecurrentState, behind, cache_of
 from qguide.qnet.engine.token_trie import TokenTrie
 
 
@@ -97,7 +97,7 @@ def outputs_of_tree(model: PreTrainedModel, run: RunRows, tree: TokenTrie, wante
 def _by_branches(model: PreTrainedModel, run: RunRows, tree: TokenTrie, wanted: Sequence[int]) -> Tensor:
     passes = _Passes(model, run, tree, set(wanted))
     after = _tokens_after(tree, passes.wanted)
-    pending: list[tuple[State | None, list[list[int]]]] = [(None, _stretches(-1, after))]
+    pending: list[tuple[RecurrentState | None, list[list[int]]]] = [(None, _stretches(-1, after))]
     while pending:
         # Depth first, so that few states wait at once for what goes on from them.
         state, stretches = pending.pop()
@@ -113,7 +113,7 @@ def _by_branches(model: PreTrainedModel, run: RunRows, tree: TokenTrie, wanted: 
                 # Alone, because what pads a row would change the state that it leaves.
                 cache = passes.read([stretch], state, use_cache=True)
                 length = tree.depths[stretch[-1]] + 1
-                left = State.of(cache, torch.empty(0), length, state)
+                left = RecurrentState.of(cache, torch.empty(0), length, state)
                 pending.append((left, onward))
     return passes.outputs(wanted)
 
@@ -144,7 +144,12 @@ class _Passes:
     _row_of: dict[int, int] = field(default_factory=dict)
 
     def read(
-        self, rows: Sequence[Sequence[int]], state: State | None, *, use_cache: bool = False, again: bool = False
+        self,
+        rows: Sequence[Sequence[int]],
+        state: RecurrentState | None,
+        *,
+        use_cache: bool = False,
+        again: bool = False,
     ) -> Any:
         """Run rows of a tree's tokens in one pass; returns the cache that it leaves, if it has one.
 

@@ -78,7 +78,7 @@ MATCH_FEATURES: Final = tuple(
 
 
 @dataclass(frozen=True, slots=True)
-class Turns:
+class TokenTurns:
     """A history's tokens, cut at its actions.
 
     Attributes:
@@ -91,7 +91,7 @@ class Turns:
     actions: tuple[Tokens, ...]
 
 
-def turns_of(token_ids: Sequence[int], action_spans: Sequence[tuple[int, int]]) -> Turns:
+def turns_of(token_ids: Sequence[int], action_spans: Sequence[tuple[int, int]]) -> TokenTurns:
     """The turns of a history that ends where a candidate begins.
 
     Args:
@@ -100,13 +100,13 @@ def turns_of(token_ids: Sequence[int], action_spans: Sequence[tuple[int, int]]) 
     """
     starts = [0, *(end for _, end in action_spans)]
     ends = [*(start for start, _ in action_spans), len(token_ids)]
-    return Turns(
+    return TokenTurns(
         tuple(tuple(token_ids[a:b]) for a, b in zip(starts, ends, strict=True)),
         tuple(tuple(token_ids[start : end - 1]) for start, end in action_spans),
     )
 
 
-def match_features(turns: Turns, candidates: Sequence[Sequence[int]]) -> NDArray[np.float32]:
+def match_features(turns: TokenTurns, candidates: Sequence[Sequence[int]]) -> NDArray[np.float32]:
     """(C, F) features of the candidates that may follow a history, as `MATCH_FEATURES` names them.
 
     All lie between 0 and about 4, most of them being 0 or 1.
@@ -149,7 +149,7 @@ def observed_features(
 class _History:
     """Lookup tables of a history, so that a candidate costs its own tokens alone."""
 
-    def __init__(self, turns: Turns) -> None:
+    def __init__(self, turns: TokenTurns) -> None:
         self.turns = turns
         self.seen = [frozenset(observation) for observation in turns.observations]
         self.last_seen = _last_turns(turns.observations)

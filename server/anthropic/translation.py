@@ -40,7 +40,7 @@ _TOOL_CHOICES: Final = {"auto": "auto", "any": "required", "none": "none"}
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class TranslatedMessages:
     """A request as a chat completion, and what its answer depends on.
 
     Attributes:
@@ -57,7 +57,7 @@ class Asked:
     toolsets: tuple[str, ...] = ()
 
 
-def read_message(body: MessagesRequest) -> Asked:
+def read_message(body: MessagesRequest) -> TranslatedMessages:
     """Translate a request to a chat completion's."""
     chat = chat_prompt(body) | {
         "max_tokens": body.max_tokens,
@@ -72,7 +72,7 @@ def read_message(body: MessagesRequest) -> Asked:
     thinks = body.thinking is not None and body.thinking.type != "disabled"
     passed_on = {k: v for k, v in body.parameters.items() if k not in _WITHOUT_EFFECT}
     given = {name: value for name, value in chat.items() if value is not None} | (ASKED if thinks else {})
-    return Asked(
+    return TranslatedMessages(
         chat_request_of(passed_on | given),
         body.stop_sequences or (),
         thinks,
@@ -119,7 +119,7 @@ def _warnings(body: MessagesRequest) -> list[str]:
     return warnings
 
 
-def answer_of(completion: Json, asked: Asked, native: Mapping[str, Any] | None = None) -> Json:
+def answer_of(completion: Json, asked: TranslatedMessages, native: Mapping[str, Any] | None = None) -> Json:
     """The response body: Anthropic's message, extended by `qguide`."""
     message, warnings = message_of(
         completion, thinks=asked.thinks, stop_sequences=asked.stop_sequences, native=native, toolsets=asked.toolsets

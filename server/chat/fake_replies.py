@@ -196,7 +196,7 @@ def _argument(name: str, schema: Json, k: int) -> Any:
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
+class JudgeReply:
     """The answer to a judge's question.
 
     Attributes:
@@ -225,7 +225,7 @@ class Verdict:
         return {"content": [{**token, "top_logprobs": top}], "refusal": None}
 
 
-def read_question(messages: Sequence[Mapping[str, Any]]) -> Verdict | None:
+def read_question(messages: Sequence[Mapping[str, Any]]) -> JudgeReply | None:
     """The rule's answer to the last message; None if it is no question of a judge."""
     text = text_of(messages[-1].get("content"))
     if not text.startswith(CONVERSATION):
@@ -241,7 +241,7 @@ def read_question(messages: Sequence[Mapping[str, Any]]) -> Verdict | None:
         return _verdicts(values[0], json.loads(rubric.rpartition(RUBRIC_FORM)[2]))
     if text.endswith(RANK_QUESTION.format(count=len(proposals))):
         order = sorted(range(len(values)), key=lambda i: -values[i])
-        return Verdict(json.dumps([i + 1 for i in order]), {})
+        return JudgeReply(json.dumps([i + 1 for i in order]), {})
     return None
 
 
@@ -255,20 +255,20 @@ def proposal_value(turns: Sequence[tuple[str, str]], proposal: str) -> float:
     return len(words & task) / len(words) if words else 0.0
 
 
-def _verdicts(value: float, form: Mapping[str, Any]) -> Verdict:
+def _verdicts(value: float, form: Mapping[str, Any]) -> JudgeReply:
     """The digit below the value for each criterion of the form, and the rule as the reason."""
     digits = dict.fromkeys(form, int(value * HIGHEST))
     reason = f"{value:.0%} of its words are the task's"
-    return Verdict(json.dumps(digits | {REASON: reason}), {})
+    return JudgeReply(json.dumps(digits | {REASON: reason}), {})
 
 
-def _score(value: float) -> Verdict:
+def _score(value: float) -> JudgeReply:
     """The digits around the value, with probabilities whose mean is the value."""
     low, share = divmod(value * HIGHEST, 1)
     probabilities = {str(int(low)): 1 - share}
     if share:
         probabilities[str(int(low) + 1)] = share
-    return Verdict(max(probabilities, key=lambda digit: probabilities[digit]), probabilities)
+    return JudgeReply(max(probabilities, key=lambda digit: probabilities[digit]), probabilities)
 
 
 def _token(digit: str, probability: float) -> Json:

@@ -7,7 +7,7 @@ from pydantic import BaseModel, Field
 from qguide.qnet.trial_statistics import ALPHA
 
 
-class Arm(BaseModel, frozen=True, extra="forbid"):
+class LearningArm(BaseModel, frozen=True, extra="forbid"):
     """Part of an episode in learning (`qguide.server.learning`).
 
     Attributes:

@@ -25,7 +25,7 @@ from pydantic import BaseModel
 from qguide.qnet.records import OfferRow, TreeRow
 from qguide.server.episodes.records import NotRecordableError, offer_rows, texts_of, took_actions, tree_row
 from qguide.server.episodes.redaction import RedactionError, Redactor
-from qguide.server.episodes.state import Episode, Outcome
+from qguide.server.episodes.state import Outcome, ServedEpisode
 from qguide.server.episodes.transcript import Transcript, read_transcript
 
 Undo = Callable[[], bool]
@@ -161,7 +161,7 @@ class EpisodeRecorder:
             RotatedFile(folder, kind, max_bytes=max_file_bytes, max_files=max_files) for kind in (TREES, OFFERS)
         )
 
-    async def write(self, episode: Episode, records: Sequence[bytes]) -> str:
+    async def write(self, episode: ServedEpisode, records: Sequence[bytes]) -> str:
         """Record a closed episode; returns "" or the reason why it was not recorded."""
         try:
             tree, offers = await self._rows(episode, records)
@@ -183,7 +183,7 @@ class EpisodeRecorder:
         """Abort redactions; an episode that is being written is still completed."""
         await self._redactor.close()
 
-    async def _rows(self, episode: Episode, records: Sequence[bytes]) -> tuple[TreeRow | None, list[OfferRow]]:
+    async def _rows(self, episode: ServedEpisode, records: Sequence[bytes]) -> tuple[TreeRow | None, list[OfferRow]]:
         outcome = episode.outcome
         assert outcome is not None
         if episode.broken:

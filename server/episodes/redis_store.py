@@ -26,7 +26,7 @@ from redis.asyncio import Redis
 from redis.asyncio.client import Pipeline
 from redis.exceptions import ResponseError, WatchError
 
-from qguide.server.episodes.state import Episode, EpisodeChange, chained
+from qguide.server.episodes.state import EpisodeChange, ServedEpisode, chained
 from qguide.server.episodes.store import Change, MemoryEpisodeStore
 from qguide.server.observability.request_context import owner_of
 from qguide.server.redis.client import NAMESPACE, RedisLink
@@ -110,19 +110,19 @@ class RedisEpisodeStore:
         # Requests of one server for one episode would only make each other start again.
         self._changing: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
 
-    async def get(self, episode_id: str) -> Episode | None:
+    async def get(self, episode_id: str) -> ServedEpisode | None:
         """The episode, or None if it is unknown."""
         own = await self._own.get(episode_id)
 
-        async def shared() -> Episode | None:
+        async def shared() -> ServedEpisode | None:
             return _later(await self._state(self._link.client, _name(episode_id)), own)
 
-        async def alone() -> Episode | None:
+        async def alone() -> ServedEpisode | None:
             return own
 
         return await self._link.use(shared, alone)
 
-    async def update(self, episode_id: str, change: Change) -> Episode:
+    async def update(self, episode_id: str, change: Change) -> ServedEpisode:
         """Change an episode atomically, retrying if another replica changes it meanwhile."""
         async with self._changing.setdefault(episode_id, asyncio.Lock()):
             return await self._link.use(
@@ -163,7 +163,7 @@ class RedisEpisodeStore:
             if mine:
                 await self._link.use(give_back, _nothing)
 
-    async def _update_shared(self, episode_id: str, change: Change) -> Episode:
+    async def _update_shared(self, episode_id: str, change: Change) -> ServedEpisode:
         name = _name(episode_id)
         async with self._link.client.pipeline() as pipe:
             while True:
@@ -188,7 +188,7 @@ class RedisEpisodeStore:
                     self._own.drop(episode_id)
                 return changed.episode
 
-    async def _catch_up(self, redis: Redis, episode_id: str, known: Episode, own: Episode | None) -> bool:
+    async def _catch_up(self, redis: Redis, episode_id: str, known: ServedEpisode, own: ServedEpisode | None) -> bool:
         """Copy the records in Redis that this replica lacks; False if it cannot have them all."""
         if own is not None and own.chain == known.chain:
             return True
@@ -229,7 +229,7 @@ class RedisEpisodeStore:
         owner, size = sha256(owner_of(episode_id).encode()).hexdigest(), len(row) + episode.record_bytes
         pipe.eval(_SCRIPT, 0, _INDEX, owner, name, size, self._max_bytes, self._ttl_ms)
 
-    async def _state(self, redis: Redis, name: str) -> Episode | None:
+    async def _state(self, redis: Redis, name: str) -> ServedEpisode | None:
         """The state in Redis; None if there is none, or none that this version can read."""
         try:
             row = await redis.hget(name, _STATE)
@@ -237,7 +237,7 @@ class RedisEpisodeStore:
             if not str(error).startswith("WRONGTYPE"):
                 raise
             row = b""
-        return self._link.read(cast("bytes | None", row), Episode.model_validate_json)
+        return self._link.read(cast("bytes | None", row), ServedEpisode.model_validate_json)
 
 
 async def _read_records(redis: Redis, name: str, which: range) -> list[bytes]:
@@ -246,7 +246,7 @@ async def _read_records(redis: Redis, name: str, which: range) -> list[bytes]:
     return [] if None in rows else cast("list[bytes]", rows)
 
 
-def _later(shared: Episode | None, own: Episode | None) -> Episode | None:
+def _later(shared: ServedEpisode | None, own: ServedEpisode | None) -> ServedEpisode | None:
     """The more advanced of two states of an episode; on a tie the one in Redis."""
     if shared is None or own is None:
         return shared or own
@@ -261,7 +261,7 @@ async def _nothing() -> None:
     """Fallback while Redis is down: the claim expires by itself."""
 
 
-def _progress(episode: Episode) -> tuple[bool, bool, int]:
+def _progress(episode: ServedEpisode) -> tuple[bool, bool, int]:
     # An end outweighs any number of steps: a closed episode must not open again.
     return episode.outcome is not None, episode.recorded, episode.steps
 

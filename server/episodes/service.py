@@ -16,7 +16,7 @@ from qguide.qnet.errors import EpisodeClosedError, EpisodeFullError, InvalidRequ
 from qguide.qnet.types import History, Message
 from qguide.server.episodes.recorder import NOT_WRITTEN, EpisodeRecorder, warn_of_old_trees
 from qguide.server.episodes.redaction import NoRedaction, RedactionProcesses, Redactor, require_redaction
-from qguide.server.episodes.state import Episode, EpisodeChange, EpisodeLimits, Offer, Outcome
+from qguide.server.episodes.state import EpisodeChange, EpisodeLimits, Offer, Outcome, ServedEpisode
 from qguide.server.episodes.store import EpisodeStore, MemoryEpisodeStore
 from qguide.server.observability.metrics import Metrics
 from qguide.server.observability.request_context import scoped_episode_id
@@ -36,10 +36,10 @@ SETTLE_S: Final = 1.0
 _log = structlog.get_logger(__name__)
 
 Result = TypeVar("Result")
-Ended = Callable[[str, Episode], Awaitable[None]]
+Ended = Callable[[str, ServedEpisode], Awaitable[None]]
 """Is told of each closed episode, which the caller's key scopes; more than once if it has to be."""
 
-Heard = Callable[[str, Episode], None]
+Heard = Callable[[str, ServedEpisode], None]
 """Is told of an episode, which the caller's key scopes, as it is after a step or at its end."""
 
 
@@ -51,7 +51,7 @@ class Closed:
         not_recorded: why it was not recorded, or "".
     """
 
-    episode: Episode
+    episode: ServedEpisode
     not_recorded: str
 
 
@@ -91,7 +91,7 @@ class Episodes:
         # One lock per episode being closed, so that a slow redaction delays no other episode.
         self._closing: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
         self._ending: set[asyncio.Task[Any]] = set()
-        self._unwritten: dict[str, Episode] = {}
+        self._unwritten: dict[str, ServedEpisode] = {}
         self._late: asyncio.Task[None] | None = None
 
     async def current(self, session: str) -> str:
@@ -104,7 +104,7 @@ class Episodes:
             return latest
         return _following(session, episode)
 
-    async def _latest(self, named: str) -> tuple[str, Episode | None]:
+    async def _latest(self, named: str) -> tuple[str, ServedEpisode | None]:
         """The latest episode of an agent's session; of an id that an agent chose, there is one."""
         episode_id, episode = named, await self._store.get(scoped_episode_id(named))
         while episode is not None and episode.outcome is not None:
@@ -117,7 +117,7 @@ class Episodes:
 
     async def begin_step(
         self, episode_id: str, *, outcome: float | None = None, earned: float | None = None, strict: bool = True
-    ) -> Episode | None:
+    ) -> ServedEpisode | None:
         """The episode before this step; None if it is new.
 
         Args:
@@ -135,7 +135,7 @@ class Episodes:
             self._require_open(episode, outcome)
         return episode
 
-    async def find(self, episode_id: str) -> Episode | None:
+    async def find(self, episode_id: str) -> ServedEpisode | None:
         """The episode of that id, whether it has ended or not; None: there is none."""
         return await self._store.get(scoped_episode_id(episode_id))
 
@@ -165,8 +165,8 @@ class Episodes:
             calling = {c.text: replace(c, wire=None) for c in candidates if c.tool_calls}
             offer = offer.model_copy(update={"calling": calling})
 
-        def step(known: Episode | None) -> EpisodeChange:
-            episode = known or Episode(id=episode_id)
+        def step(known: ServedEpisode | None) -> EpisodeChange:
+            episode = known or ServedEpisode(id=episode_id)
             if strict:
                 self._require_open(episode, outcome)
             if episode.outcome is not None:
@@ -188,12 +188,12 @@ class Episodes:
             with suppress(EpisodeClosedError):  # by another step of it, meanwhile
                 await self.close(episode_id, Outcome(reward=outcome, by="rule"))
 
-    def _require_open(self, episode: Episode, outcome: float | None) -> None:
+    def _require_open(self, episode: ServedEpisode, outcome: float | None) -> None:
         episode.require_open(outcome)
         if self._limits is not None:
             episode.require_room(self._limits)
 
-    def _fullness(self, episode: Episode) -> str:
+    def _fullness(self, episode: ServedEpisode) -> str:
         """The reason if no more of the episode can be recorded, or ""."""
         try:
             if self._limits is not None:
@@ -243,7 +243,7 @@ class Episodes:
         if self._recorder is not None:
             await self._recorder.close()
 
-    def go_on(self, episodes: Iterable[tuple[str, Episode]]) -> None:
+    def go_on(self, episodes: Iterable[tuple[str, ServedEpisode]]) -> None:
         """Watch the episodes that an earlier process has left, and record those that it could not."""
         for place, episode in episodes:
             self._hear(place, episode)
@@ -255,7 +255,7 @@ class Episodes:
         async with self._closing.setdefault(place, asyncio.Lock()):
             ends = False
 
-            def close(known: Episode | None) -> EpisodeChange:
+            def close(known: ServedEpisode | None) -> EpisodeChange:
                 nonlocal ends  # `update` may call this several times; the last call counts
                 ends = known is not None and known.outcome is None
                 return EpisodeChange(_closed(episode_id, outcome, known))
@@ -278,7 +278,7 @@ class Episodes:
             )
             return closed
 
-    async def _record(self, place: str, episode: Episode) -> Closed:
+    async def _record(self, place: str, episode: ServedEpisode) -> Closed:
         if self._recorder is None:
             return Closed(episode, "this server records no episodes; the operator can set QGUIDE_EPISODES_DIR")
         async with self._store.claimed(place) as mine:
@@ -313,16 +313,16 @@ class Episodes:
                 if (await self._close(place, episode.id, episode.outcome)).not_recorded == NOT_WRITTEN:
                     return
 
-    def _hear(self, place: str, episode: Episode) -> None:
+    def _hear(self, place: str, episode: ServedEpisode) -> None:
         if self._heard is not None:
             self._heard(place, episode)
 
-    async def _tell(self, place: str, episode: Episode) -> None:
+    async def _tell(self, place: str, episode: ServedEpisode) -> None:
         if self._ended is not None:
             await self._ended(place, episode)
 
 
-def _following(session: str, closed: Episode) -> str:
+def _following(session: str, closed: ServedEpisode) -> str:
     """Id of the episode that follows a closed one; every replica can tell it."""
     return f"{session}~{closed.uid}"
 
@@ -372,14 +372,14 @@ async def outlasting(episodes: Episodes, store: EpisodeStore, settings: Settings
         yield
 
 
-def _counted_for(episode: Episode) -> str:
+def _counted_for(episode: ServedEpisode) -> str:
     """The Q model that metrics count an episode for; learned ones as one, for they come and go."""
     assert episode.last is not None
     guided = episode.arm is not None and episode.arm.guided
     return plain_name(episode.last.q_model) if guided else episode.last.q_model
 
 
-def _closed(episode_id: str, outcome: Outcome, known: Episode | None) -> Episode:
+def _closed(episode_id: str, outcome: Outcome, known: ServedEpisode | None) -> ServedEpisode:
     if known is None:
         raise UnknownEpisodeError(
             f"there is no episode {episode_id!r}; either no step was sent with this episode_id, or "
@@ -388,5 +388,5 @@ def _closed(episode_id: str, outcome: Outcome, known: Episode | None) -> Episode
     return known.closed(outcome)
 
 
-def _written(closed: Episode, known: Episode | None) -> EpisodeChange:
+def _written(closed: ServedEpisode, known: ServedEpisode | None) -> EpisodeChange:
     return EpisodeChange((known or closed).written())

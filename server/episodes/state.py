@@ -17,7 +17,7 @@ from qguide.qnet.errors import EpisodeClosedError, EpisodeFullError
 from qguide.qnet.records import ThresholdActionRow
 from qguide.qnet.types import History, HistoryWindow, Message, Verdict
 from qguide.qnet.work import sum_of_known
-from qguide.server.episodes.learning_part import Arm, Shadowed, ShadowTally
+from qguide.server.episodes.learning_part import LearningArm, Shadowed, ShadowTally
 
 _NO_MESSAGES: Final = hashlib.sha256().hexdigest()
 
@@ -90,7 +90,7 @@ class Offer(_State):
     actions: tuple[ThresholdActionRow, ...] = ()
     out_of_domain: bool | None = None
     shadow: str | None = None
-    arm: Arm | None = None
+    arm: LearningArm | None = None
     propensity: FiniteFloat | None = None
     shadowed: Shadowed | None = None
     earned: FiniteFloat | None = None
@@ -147,7 +147,7 @@ class EpisodeLimits:
     max_steps: int
 
 
-class Episode(_State):
+class ServedEpisode(_State):
     """State of an episode.
 
     Attributes:
@@ -186,7 +186,7 @@ class Episode(_State):
     broken: str = ""
     outcome: Outcome | None = None
     recorded: bool = False
-    arm: Arm | None = None
+    arm: LearningArm | None = None
     shadow: ShadowTally | None = None
     policies: Mapping[str, int] = {}
 
@@ -320,7 +320,7 @@ class EpisodeChange:
             without records drops those that there were.
     """
 
-    episode: Episode
+    episode: ServedEpisode
     record: bytes | None = None
 
 

@@ -25,7 +25,7 @@ from typing import Final, Protocol, Self
 import structlog
 from filelock import FileLock
 
-from qguide.server.episodes.state import Episode, EpisodeChange
+from qguide.server.episodes.state import EpisodeChange, ServedEpisode
 from qguide.server.observability.request_context import owner_of
 
 _SUFFIX: Final = ".open"
@@ -44,18 +44,18 @@ _LOCK_TIMEOUT_S: Final = 60.0
 """Longer than a server reads what others have left."""
 _log = structlog.get_logger(__name__)
 
-Change = Callable[[Episode | None], EpisodeChange]
+Change = Callable[[ServedEpisode | None], EpisodeChange]
 """Maps the stored episode, or None, to its new state; pure, because it may be called again."""
 
 
 class EpisodeStore(Protocol):
     """Stores episodes for a limited time."""
 
-    async def get(self, episode_id: str) -> Episode | None:
+    async def get(self, episode_id: str) -> ServedEpisode | None:
         """The episode, or None if it is unknown."""
         ...
 
-    async def update(self, episode_id: str, change: Change) -> Episode:
+    async def update(self, episode_id: str, change: Change) -> ServedEpisode:
         """Change an episode atomically.
 
         Exceptions of `change` propagate and leave the episode unchanged.
@@ -77,7 +77,7 @@ class _OpenRow:
 
     place: str
     at: float
-    state: Episode
+    state: ServedEpisode
     records: list[bytes]
 
 
@@ -135,7 +135,7 @@ class OpenFile:
             for place, at, state in self._db.execute("SELECT place, at, state FROM episodes ORDER BY at"):
                 records = [record for (record,) in self._db.execute(of_place, (place,))]
                 try:
-                    yield _OpenRow(place, at, Episode.model_validate_json(state), records)
+                    yield _OpenRow(place, at, ServedEpisode.model_validate_json(state), records)
                 except ValueError:  # of another version
                     self.has_unreadable = True
                     _log.error("episode_not_taken_up", file=self.path.name)
@@ -188,12 +188,12 @@ class MemoryEpisodeStore:
         """Size of all stored episodes in bytes."""
         return self._bytes.total()
 
-    async def get(self, episode_id: str) -> Episode | None:
+    async def get(self, episode_id: str) -> ServedEpisode | None:
         """The episode, or None if it is unknown."""
         self._forget_old()
         return self._read(episode_id)
 
-    async def update(self, episode_id: str, change: Change) -> Episode:
+    async def update(self, episode_id: str, change: Change) -> ServedEpisode:
         """Change an episode atomically, because there is no `await` within."""
         self._forget_old()
         changed = change(self._read(episode_id))
@@ -210,7 +210,7 @@ class MemoryEpisodeStore:
         """True: no other replica knows the episode, and `Episodes` has a lock for it."""
         yield True
 
-    def take_up(self, folder: Path, *, keeps: bool = True) -> list[tuple[str, Episode]]:
+    def take_up(self, folder: Path, *, keeps: bool = True) -> list[tuple[str, ServedEpisode]]:
         """Keep the episodes in a file, too, and go on with those that servers which have ended left.
 
         Args:
@@ -238,7 +238,7 @@ class MemoryEpisodeStore:
                 elif not self._unsaved:
                     file.path.unlink()
             _remove_old(folder, before=time.time() - self._ttl_s if keeps else math.inf)
-        return [(place, Episode.model_validate_json(kept.state)) for place, kept in self._kept.items()]
+        return [(place, ServedEpisode.model_validate_json(kept.state)) for place, kept in self._kept.items()]
 
     def close(self) -> None:
         """Leave the episodes in the file, for a later start."""
@@ -275,9 +275,9 @@ class MemoryEpisodeStore:
             del self._of_owner[owner], self._bytes[owner]
         return kept
 
-    def _read(self, episode_id: str) -> Episode | None:
+    def _read(self, episode_id: str) -> ServedEpisode | None:
         kept = self._kept.get(episode_id)
-        return None if kept is None else Episode.model_validate_json(kept.state)
+        return None if kept is None else ServedEpisode.model_validate_json(kept.state)
 
     def _forget_old(self) -> None:
         oldest = self._clock() - self._ttl_s
@@ -311,7 +311,7 @@ class MemoryEpisodeStore:
             _log.error("open_episode_not_saved", reason=str(error))
 
     def _keep(
-        self, episode_id: str, episode: Episode, records: list[bytes], *, changed_s: float, saved: int = 0
+        self, episode_id: str, episode: ServedEpisode, records: list[bytes], *, changed_s: float, saved: int = 0
     ) -> None:
         owner, state = owner_of(episode_id), episode.to_json()
         nbytes = len(state) + episode.record_bytes

@@ -51,7 +51,7 @@ _COUNTS: Final = re.compile(r"(min|max)(Items|Length|Properties)")
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class TranslatedContents:
     """A request as a chat completion, and what its answer depends on.
 
     Attributes:
@@ -64,7 +64,7 @@ class Asked:
     warnings: tuple[str, ...]
 
 
-def read_content(body: GenerateContentRequest, model: str) -> Asked:
+def read_content(body: GenerateContentRequest, model: str) -> TranslatedContents:
     """Translate a request to a chat completion's."""
     if _CACHED & body.parameters.keys():
         raise UnsupportedParameterError(
@@ -92,7 +92,7 @@ def read_content(body: GenerateContentRequest, model: str) -> Asked:
     thinks = bool(thinking and thinking.include_thoughts)
     if thinking and thinking.model_extra:
         dropped |= {f"generationConfig.thinkingConfig.{name}" for name in thinking.model_extra}
-    return Asked(
+    return TranslatedContents(
         chat_request_of({k: v for k, v in chat.items() if v is not None} | (ASKED if thinks else {})),
         thinks,
         tuple(without_effect(dropped | body.parameters.keys())),
@@ -193,7 +193,7 @@ def _response_format(config: GenerationConfig) -> Json | None:
     return {"type": "json_object"} if config.response_mime_type == JSON_TYPE else None
 
 
-def answer_of(completion: Json, asked: Asked, native: Mapping[str, Any] | None = None) -> Json:
+def answer_of(completion: Json, asked: TranslatedContents, native: Mapping[str, Any] | None = None) -> Json:
     """The response body: Gemini's answer, extended by `qguide`.
 
     Args:

@@ -15,7 +15,7 @@ from pydantic import Field
 from qguide.qnet.errors import InvalidRequestError
 from qguide.qnet.types import History, ScoreResult
 from qguide.qnet.work import all_of
-from qguide.server.episodes.state import Episode
+from qguide.server.episodes.state import ServedEpisode
 from qguide.server.guidance.score_step import ScoringService
 from qguide.server.own_bodies.answers import ScoredBy, ScoreUsage
 from qguide.server.own_bodies.history import TriedCandidates
@@ -106,7 +106,7 @@ class _Known:
     """An attempt with what the server knows of it."""
 
     asked: Attempt
-    episode: Episode | None
+    episode: ServedEpisode | None
 
     @property
     def running(self) -> bool:

@@ -11,7 +11,7 @@ from qguide.qnet.decision.perturbation import Paraphraser
 from qguide.qnet.errors import HistoryTooLongError, InvalidCandidatesError, InvalidRequestError, UnknownModelError
 from qguide.qnet.types import Policy, Sampling
 from qguide.qnet.work import one_group
-from qguide.server.episodes.state import Episode, Offer
+from qguide.server.episodes.state import Offer, ServedEpisode
 from qguide.server.guidance.learning_step import play_of, propensity_of, shadowed
 from qguide.server.guidance.pooled import pooled, with_policies
 from qguide.server.guidance.step_options import (
@@ -41,7 +41,7 @@ from qguide.server.guidance.step_types import (
     require_not_stopped,
     stage_costs,
 )
-from qguide.server.learning.live_group import Play
+from qguide.server.learning.live_group import LearningStep
 from qguide.server.observability.request_context import record_draw, record_q_values, record_usage, upstream_session
 from qguide.server.q_models.served import MeteredPolicy, ServedPolicy, ServedQModel
 from qguide.server.q_models.threaded import QModelLease
@@ -80,7 +80,7 @@ class GuidedStepService(RequestService):
         asked = await self._in_episode(asked)
         episode_id = asked.options.episode_id
         episode = await self.begin_step(episode_id, earned=asked.options.earned, strict=not asked.agent_session)
-        play = await play_of(asked, episode, self.learning) if self.learning else Play()
+        play = await play_of(asked, episode, self.learning) if self.learning else LearningStep()
         # Resolved before drawing and held to the end, so that no answer mixes two versions.
         with self._held(asked, play) as held:
             plan = await self._plan(asked, episode, play, held)
@@ -144,7 +144,7 @@ class GuidedStepService(RequestService):
         options = options.model_copy(update={"episode_id": episode_id, "earned": earned})
         return replace(asked, options=options, agent_session=session)
 
-    def _held(self, asked: GuidedStepRequest, play: Play) -> AbstractContextManager[QModelLease]:
+    def _held(self, asked: GuidedStepRequest, play: LearningStep) -> AbstractContextManager[QModelLease]:
         """The Q model of the step, held until its end."""
         episode_id = asked.options.episode_id
         if play.q_model is not None:
@@ -152,7 +152,9 @@ class GuidedStepService(RequestService):
         wanted = self.models.q_model_for(asked.policy, asked.options.q_model)
         return self.models.q_models.hold(wanted, episode_id=episode_id)
 
-    async def _plan(self, asked: GuidedStepRequest, episode: Episode | None, play: Play, held: QModelLease) -> "_Plan":
+    async def _plan(
+        self, asked: GuidedStepRequest, episode: ServedEpisode | None, play: LearningStep, held: QModelLease
+    ) -> "_Plan":
         """Decide what is known before anything is drawn; the first error is the caller's."""
         options, q_model = asked.options, held.model
         obstacle = await self._obstacle(asked, q_model)
@@ -288,7 +290,7 @@ class GuidedStepService(RequestService):
         return Perturbation(self.paraphraser, asked.options.task, markers, repeats_at=repeats_at)
 
     async def _remember(
-        self, asked: GuidedStepRequest, plan: "_Plan", taken: GuidedStepResult, held: QModelLease, play: Play
+        self, asked: GuidedStepRequest, plan: "_Plan", taken: GuidedStepResult, held: QModelLease, play: LearningStep
     ) -> None:
         if taken.episode_id is None:
             return

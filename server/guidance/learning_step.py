@@ -14,10 +14,10 @@ from qguide.qnet.decision.decision import Decision
 from qguide.qnet.decision.selection import EXPLORED, distinct, prior_of, select
 from qguide.qnet.types import INSTRUCTING, ScoreRequest
 from qguide.server.episodes.learning_part import Shadowed
-from qguide.server.episodes.state import Episode
+from qguide.server.episodes.state import ServedEpisode
 from qguide.server.guidance.step_options import distance_of, domain_of, selection_rule
 from qguide.server.guidance.step_types import GuidedStepRequest
-from qguide.server.learning.live_group import Opening, Play
+from qguide.server.learning.live_group import LearningStep, Opening
 from qguide.server.learning.service import Learning
 from qguide.server.q_models.served import ServedQModel
 from qguide.server.settings.settings import Settings
@@ -25,15 +25,15 @@ from qguide.server.settings.settings import Settings
 _log = structlog.get_logger(__name__)
 
 
-async def play_of(asked: GuidedStepRequest, episode: Episode | None, learning: Learning) -> Play:
+async def play_of(asked: GuidedStepRequest, episode: ServedEpisode | None, learning: Learning) -> LearningStep:
     """The step's part in learning; none if the caller chooses the Q model."""
     if asked.options.q_model is not None:
-        return Play()
+        return LearningStep()
     return await learning.play(asked.options.episode_id, episode, opening=partial(_opening, asked))
 
 
 async def shadowed(
-    asked: GuidedStepRequest, decision: Decision, play: Play, settings: Settings, *, greedy: bool
+    asked: GuidedStepRequest, decision: Decision, play: LearningStep, settings: Settings, *, greedy: bool
 ) -> Shadowed | None:
     """The choice of the version in the shadow; None if there is none, or it fails.
 

@@ -12,7 +12,7 @@ from qguide.qnet.decision.selection import Distinct, Prior, Selection, distinct,
 from qguide.qnet.errors import InvalidRequestError
 from qguide.qnet.types import History, Message, ScoreRequest, ScoreResult
 from qguide.server.episodes.service import EARNED_HEADER, OUTCOME_HEADER
-from qguide.server.episodes.state import Episode, Offer
+from qguide.server.episodes.state import Offer, ServedEpisode
 from qguide.server.guidance.step_options import (
     SCORE,
     Choices,
@@ -101,7 +101,7 @@ class ScoringService(RequestService):
         episode = None if named is None else await self.episodes.find(named)
         return self._lease(name, episode_id, await self._learned(name, episode))
 
-    async def _learned(self, name: str | None, episode: Episode | None) -> ServedQModel | None:
+    async def _learned(self, name: str | None, episode: ServedEpisode | None) -> ServedQModel | None:
         """The version that the caller's key has learned and that guides; None: another is asked."""
         if self.learning is None or name is not None:
             return None

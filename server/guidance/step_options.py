@@ -33,7 +33,7 @@ from qguide.qnet.errors import (
 )
 from qguide.qnet.features.domain import AnyDomain, Distance
 from qguide.qnet.types import History, HistoryWindow, ScoreRequest, ScoreResult
-from qguide.server.episodes.state import Episode
+from qguide.server.episodes.state import ServedEpisode
 from qguide.server.guidance.readable_view import ReadableView
 from qguide.server.guidance.step_types import GuidedStepRequest
 from qguide.server.observability.metrics import Metrics
@@ -191,7 +191,7 @@ def until_of(options: StepOptions, q_model: ServedQModel) -> UntilDecided | None
     return UntilDecided(highest_q=q_model.highest_q)
 
 
-def previous_q(options: StepOptions, history: History, episode: Episode | None, q_model: str) -> float | None:
+def previous_q(options: StepOptions, history: History, episode: ServedEpisode | None, q_model: str) -> float | None:
     """The Q that adaptive M has to exceed; None at an episode's first step."""
     if options.previous_q is None and options.episode_id is None:
         raise InvalidRequestError(

@@ -13,7 +13,7 @@ from qguide.qnet.records import ThresholdActionRow
 from qguide.qnet.types import Candidate, History, Sampling, spent_on
 from qguide.qnet.work import Prices, TokenUsage, UpstreamCalls, sum_of_known, total_of
 from qguide.server.episodes.service import OUTCOME_HEADER, Episodes
-from qguide.server.episodes.state import Episode
+from qguide.server.episodes.state import ServedEpisode
 from qguide.server.guidance.readable_view import ReadableView
 from qguide.server.http.errors import BelowThresholdError
 from qguide.server.learning.service import Learning
@@ -56,7 +56,9 @@ class RequestService:
         most, most_bytes = self.settings.max_history_messages, self.settings.max_text_bytes
         return to_history(messages, most=most, most_bytes=most_bytes)
 
-    async def begin_step(self, episode_id: str | None, *, earned: float | None, strict: bool = True) -> Episode | None:
+    async def begin_step(
+        self, episode_id: str | None, *, earned: float | None, strict: bool = True
+    ) -> ServedEpisode | None:
         """The episode before a step; None if it is new or the request names none; see `Episodes.begin_step`."""
         if episode_id is not None:
             return await self.episodes.begin_step(episode_id, outcome=self.outcome, earned=earned, strict=strict)

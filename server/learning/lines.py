@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal
 from pydantic import Field, FiniteFloat, NonNegativeInt, TypeAdapter
 
 from qguide.qnet.records import Row
-from qguide.server.episodes.learning_part import Arm, ShadowTally
+from qguide.server.episodes.learning_part import LearningArm, ShadowTally
 
 Phase = Literal["collecting", "trial", "guiding"]
 Mode = Literal["auto", "pinned", "forbidden"]
@@ -47,7 +47,7 @@ class EpisodeLine(Row):
     kind: Literal["episode"] = "episode"
     episode: str = ""
     outcome: Annotated[FiniteFloat, Field(ge=0, le=1)]
-    arm: Arm | None
+    arm: LearningArm | None
     cut: bool = Field(default=False, exclude_if=lambda cut: not cut)
     recorded: bool = True
     prompt_tokens: NonNegativeInt = 0
@@ -68,7 +68,7 @@ class SilentLine(Row):
 
     kind: Literal["silent"] = "silent"
     episode: str
-    arm: Arm | None
+    arm: LearningArm | None
 
 
 class FitLine(Row):

@@ -7,11 +7,11 @@ from hashlib import sha256
 from typing import Final, NamedTuple
 
 from qguide.qnet.policies.pool import PolicyRecord
-from qguide.server.episodes.learning_part import Arm
-from qguide.server.episodes.state import Episode
+from qguide.server.episodes.learning_part import LearningArm
+from qguide.server.episodes.state import ServedEpisode
 from qguide.server.learning.group import Group
 from qguide.server.learning.lines import Phase
-from qguide.server.learning.parameters import Budget
+from qguide.server.learning.parameters import LearningBudget
 from qguide.server.learning.tally import Spent
 from qguide.server.q_models.served import ServedQModel
 
@@ -32,7 +32,7 @@ class Opening(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Play:
+class LearningStep:
     """Part of a step in learning.
 
     Attributes:
@@ -45,7 +45,7 @@ class Play:
         spent: the budget in words, once nothing of it is left; one candidate is drawn then.
     """
 
-    arm: Arm | None = None
+    arm: LearningArm | None = None
     q_model: ServedQModel | None = None
     explore: int | None = None
     shadow: ServedQModel | None = None
@@ -96,7 +96,7 @@ class LiveGroup:
     fitting: asyncio.Task[None] | None = None
     lock: asyncio.Lock = field(default_factory=asyncio.Lock)
 
-    def over_budget(self, budget: Budget) -> bool:
+    def over_budget(self, budget: LearningBudget) -> bool:
         """True if nothing of it is left."""
         return budget.is_spent(self.spent.tokens, self.spent.cost)
 
@@ -131,7 +131,7 @@ class LiveGroup:
         """The version of that number, if it is loaded."""
         return None if version is None else self.models.get(version)
 
-    def guide(self, arm: Arm) -> ServedQModel | None:
+    def guide(self, arm: LearningArm) -> ServedQModel | None:
         """The version that guides an episode; None: none."""
         if not arm.guided:
             return None
@@ -150,7 +150,9 @@ def group_of(key: str | None, groups: Mapping[str, str]) -> str:
     return f"+{groups[key]}" if key in groups else key
 
 
-def play_of(live: LiveGroup, place: str, episode: Episode | None, arm: Arm, *, exploration: float) -> Play:
+def play_of(
+    live: LiveGroup, place: str, episode: ServedEpisode | None, arm: LearningArm, *, exploration: float
+) -> LearningStep:
     """The part of an episode's next step.
 
     Args:
@@ -161,12 +163,12 @@ def play_of(live: LiveGroup, place: str, episode: Episode | None, arm: Arm, *, e
     if not arm.guided:
         # The control of a trial plays as without learning: nothing random, and no shadow.
         if live.phase != "collecting":
-            return Play(arm)
+            return LearningStep(arm)
         step = episode.steps if episode else 0
         if point_of(hash_of("explore", place, live.episodes, step)) < exploration:
             explore = hash_of("candidate", place, live.episodes, step)
     draws = guide is not None or shadow is not None or explore is not None
-    return Play(
+    return LearningStep(
         arm,
         guide,
         explore=explore,
@@ -176,7 +178,7 @@ def play_of(live: LiveGroup, place: str, episode: Episode | None, arm: Arm, *, e
     )
 
 
-def arm_of(live: LiveGroup, place: str, opening: Opening) -> Arm:
+def arm_of(live: LiveGroup, place: str, opening: Opening) -> LearningArm:
     """The arm of a new episode.
 
     By a hash with the number of episodes in it, because agents whose ids come again play the same
@@ -189,7 +191,7 @@ def arm_of(live: LiveGroup, place: str, opening: Opening) -> Arm:
     # probability by which its statistics weigh an episode.
     share = (live.share - live.challenger_share) / rest
     newer = point >= rest
-    return Arm(
+    return LearningArm(
         trial=live.trial,
         guided=newer or point < share * rest,
         share=share,

@@ -10,7 +10,7 @@ Period = Literal["hour", "day"]
 
 
 @dataclass(frozen=True, slots=True)
-class Budget:
+class LearningBudget:
     """Most that may be spent on candidates that learning has drawn; None: no limit.
 
     Attributes:
@@ -63,7 +63,7 @@ class Rules:
     most_in_trial: int = 300
     most_in_challenge: int = 100
     patience: float = 100.0
-    budget: Budget = field(default_factory=Budget)
+    budget: LearningBudget = field(default_factory=LearningBudget)
 
     @classmethod
     def of(cls, settings: LearningSettings) -> Self:
@@ -73,7 +73,9 @@ class Rules:
             exploration=settings.learn_exploration,
             control=settings.learn_control,
             alpha=settings.learn_alpha,
-            budget=Budget(settings.learn_budget_tokens, settings.learn_budget_cost, settings.learn_budget_period),
+            budget=LearningBudget(
+                settings.learn_budget_tokens, settings.learn_budget_cost, settings.learn_budget_period
+            ),
         )
 
     def alpha_of(self, trial: int) -> float:

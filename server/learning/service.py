@@ -19,11 +19,11 @@ import structlog
 from qguide.qnet.errors import ConfigError, OutdatedFeaturesError, QGuideError
 from qguide.qnet.packages import LEARN, require_extra
 from qguide.qnet.policies.pool import split_draws
-from qguide.server.episodes.state import Episode
+from qguide.server.episodes.state import ServedEpisode
 from qguide.server.learning.fitting import FitLimits, Fitter, checkpoint_of
 from qguide.server.learning.group import Group, Order
 from qguide.server.learning.lines import EpisodeLine, Phase, PhaseLine, SilentLine, SpentLine
-from qguide.server.learning.live_group import LiveGroup, Opening, Play, arm_of, group_of, play_of
+from qguide.server.learning.live_group import LearningStep, LiveGroup, Opening, arm_of, group_of, play_of
 from qguide.server.learning.parameters import Rules
 from qguide.server.learning.silence import OpenEpisodes
 from qguide.server.learning.status_body import CurveState, LearningState, curve_of, extra_figures, state_of
@@ -71,7 +71,9 @@ class Learning:
         """Name of the group that a key's episodes teach."""
         return group_of(key, self._settings.learn_groups)
 
-    async def play(self, episode_id: str | None, episode: Episode | None, *, opening: Callable[[], Opening]) -> Play:
+    async def play(
+        self, episode_id: str | None, episode: ServedEpisode | None, *, opening: Callable[[], Opening]
+    ) -> LearningStep:
         """The part of the next step of the caller's episode.
 
         Args:
@@ -81,7 +83,7 @@ class Learning:
         live = await self._live(self.group_of(calling_key()))
         if episode_id is None:
             live.nameless += 1
-            return Play()
+            return LearningStep()
         place = scoped_episode_id(episode_id)
         spent = str(self.rules.budget) if live.over_budget(self.rules.budget) else ""
         if episode is not None and episode.steps > 0:
@@ -89,22 +91,22 @@ class Learning:
         else:  # an episode that could not be guided takes no part in a trial
             arm = None if spent else arm_of(live, place, opening())
         if arm is None:
-            return Play(spent=spent)
+            return LearningStep(spent=spent)
         play = play_of(live, place, episode, arm, exploration=self.rules.exploration)
-        return Play(arm, spent=spent) if play.group and spent else play
+        return LearningStep(arm, spent=spent) if play.group and spent else play
 
     async def split(self, names: Sequence[str], draws: int) -> dict[str, int]:
         """Candidates that each of several policies draws, by the outcomes of the caller's group."""
         live = await self._live(self.group_of(calling_key()))
         return split_draws(names, draws, known=live.policies, rng=self._chance)
 
-    def spent(self, play: Play, extra: Spent) -> None:
+    def spent(self, play: LearningStep, extra: Spent) -> None:
         """Note what a step of learning has had drawn beside the agent's own candidate."""
         if play.group:
             live = self._groups[play.group]
             live.pending = live.pending.plus(extra)
 
-    async def asked(self, episode: Episode | None) -> ServedQModel | None:
+    async def asked(self, episode: ServedEpisode | None) -> ServedQModel | None:
         """The version that scores candidates of the caller's own; None: as without learning.
 
         An episode that began with a step that draws has its arm. Any other takes no part in a
@@ -115,11 +117,11 @@ class Learning:
             return live.guide(episode.arm)
         return live.model(live.version) if live.phase == "guiding" else None
 
-    def heard(self, place: str, episode: Episode) -> None:
+    def heard(self, place: str, episode: ServedEpisode) -> None:
         """Note that an episode goes on, or ends."""
         self._open.heard(place, episode, now_s=asyncio.get_running_loop().time())
 
-    async def ended(self, place: str, episode: Episode) -> None:
+    async def ended(self, place: str, episode: ServedEpisode) -> None:
         """Count a closed episode, once, and do what follows from it."""
         assert episode.outcome is not None
         line = EpisodeLine(

@@ -4,8 +4,8 @@ from collections import Counter, OrderedDict
 from dataclasses import dataclass, field
 from typing import Final
 
-from qguide.server.episodes.learning_part import Arm
-from qguide.server.episodes.state import Episode
+from qguide.server.episodes.learning_part import LearningArm
+from qguide.server.episodes.state import ServedEpisode
 from qguide.server.learning.lines import SilentLine
 
 _MOST_OPEN: Final = 10_000
@@ -23,7 +23,7 @@ class OpenEpisodes:
         self._silence_s = silence_s
         self._heard: OrderedDict[str, tuple[float, SilentLine]] = OrderedDict()
 
-    def heard(self, place: str, episode: Episode, *, now_s: float) -> None:
+    def heard(self, place: str, episode: ServedEpisode, *, now_s: float) -> None:
         """Note a step of an episode, or its end."""
         self._heard.pop(place, None)
         if episode.outcome is None:
@@ -52,7 +52,7 @@ class Silent:
         older: number of the others by "trial guided".
     """
 
-    latest: dict[str, Arm | None] = field(default_factory=dict)
+    latest: dict[str, LearningArm | None] = field(default_factory=dict)
     older: dict[str, int] = field(default_factory=dict)
 
     def add(self, line: SilentLine) -> None:
@@ -77,5 +77,5 @@ class Silent:
         return len(self.latest) + sum(self.older.values())
 
 
-def _way(arm: Arm | None) -> str:
+def _way(arm: LearningArm | None) -> str:
     return "" if arm is None else f"{arm.trial} {arm.guided}"

@@ -8,7 +8,7 @@ from pydantic import Field
 
 from qguide.qnet.trial_statistics import Interval
 from qguide.server.learning.lines import Event, Mode, Phase
-from qguide.server.learning.parameters import Budget, Period, Rules
+from qguide.server.learning.parameters import LearningBudget, Period, Rules
 from qguide.server.learning.progress import Progress
 from qguide.server.learning.tally import Spent, Tally
 from qguide.server.learning.trials import DECISIONS
@@ -237,7 +237,7 @@ def extra_figures(progress: Progress) -> dict[str, float]:
     return found
 
 
-def _cost(progress: Progress, budget: Budget, spent: Spent) -> CostState:
+def _cost(progress: Progress, budget: LearningBudget, spent: Spent) -> CostState:
     extra, gain = extra_figures(progress), progress.interval.estimate
     gained = round(100 * gain) > 0  # less is told as +0, and may be what rounding left of no gain
     cost = extra.get("cost")
@@ -255,7 +255,7 @@ def _cost(progress: Progress, budget: Budget, spent: Spent) -> CostState:
     )
 
 
-def _cost_text(cost: CostState, budget: Budget) -> str:
+def _cost_text(cost: CostState, budget: LearningBudget) -> str:
     """Clauses on the cost; "" where there is nothing to tell."""
     said = ""
     if cost.tokens:

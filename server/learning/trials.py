@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from qguide.qnet.trial_statistics import DifferenceSequence, DropDetector, HarmDetector, Interval
-from qguide.server.episodes.learning_part import Arm, ShadowTally
+from qguide.server.episodes.learning_part import LearningArm, ShadowTally
 from qguide.server.learning.lines import EpisodeLine
 from qguide.server.learning.parameters import Rules
 from qguide.server.learning.tally import Tally
@@ -157,7 +157,7 @@ class Trial:
         """Measure anew what a lucky trial gained, or another version."""
         self.drop, self.watched, self.forgotten = DropDetector(rules.patience), [], 0
 
-    def add(self, arm: Arm, line: EpisodeLine, number: int, *, level: float) -> None:
+    def add(self, arm: LearningArm, line: EpisodeLine, number: int, *, level: float) -> None:
         """Count an episode.
 
         Args:

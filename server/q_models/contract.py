@@ -22,7 +22,7 @@ _CALLS = tuple(
 )
 
 
-class Subject:
+class ScorerSubject:
     """A scorer under the contract, with the requests that try it."""
 
     def __init__(self, scorer: CachingScorer) -> None:
@@ -43,7 +43,7 @@ class Subject:
         return ScoreRequest(history, tuple(replies), observations=observed if reads else ())
 
 
-def _one_value_a_candidate(subject: Subject) -> None:
+def _one_value_a_candidate(subject: ScorerSubject) -> None:
     requests = (subject.first, subject.later)
     found = subject.values(*requests)
     require(len(found) == len(requests), f"{len(requests)} requests have {len(found)} results")
@@ -53,17 +53,17 @@ def _one_value_a_candidate(subject: Subject) -> None:
         require(all(map(isfinite, values)), f"the values {values} are not all finite")
 
 
-def _the_same_again(subject: Subject) -> None:
+def _the_same_again(subject: ScorerSubject) -> None:
     once, again = subject.values(subject.first), subject.values(subject.first)
     _require_same("a second call", once[0], again[0])
 
 
-def _the_same_in_a_batch(subject: Subject) -> None:
+def _the_same_in_a_batch(subject: ScorerSubject) -> None:
     [alone], [together, _] = (subject.values(subject.first), subject.values(subject.first, subject.later))
     _require_same("a batch with another request", alone, together)
 
 
-def _the_same_in_any_order(subject: Subject) -> None:
+def _the_same_in_any_order(subject: ScorerSubject) -> None:
     if subject.scorer.ranks:
         return  # its values order one list, as that list came
     first = subject.first
@@ -72,12 +72,12 @@ def _the_same_in_any_order(subject: Subject) -> None:
     _require_same("candidates in reverse order", values, reversed_values[::-1])
 
 
-def _calls_of_tools(subject: Subject) -> None:
+def _calls_of_tools(subject: ScorerSubject) -> None:
     [values] = subject.values(subject.calls)
     require(len(values) == len(_CALLS), f"{len(_CALLS)} calls have {len(values)} values")
 
 
-def _not_all_alike(subject: Subject) -> None:
+def _not_all_alike(subject: ScorerSubject) -> None:
     [values] = subject.values(subject.first)
     alike = all(one == other for one, other in pairwise(values))
     require(not alike, f"three different actions all have the value {values[0]:g}")
@@ -128,4 +128,4 @@ def build_scorer(source: str) -> CachingScorer:
 
 def check_scorer(scorer: CachingScorer) -> list[Finding]:
     """Run every check."""
-    return findings_of(CHECKS, Subject(scorer))
+    return findings_of(CHECKS, ScorerSubject(scorer))

@@ -13,7 +13,7 @@ from qguide.qnet.dialects.shapes import Json
 from qguide.server.anthropic.answers import AnthropicMessage, MessageEvent
 from qguide.server.anthropic.schemas import AnthropicErrorBody, CountTokensRequest, MessagesRequest, Prompt
 from qguide.server.anthropic.tools import require_known_tools
-from qguide.server.anthropic.translation import CALLED_HERE, Asked, answer_of, chat_prompt, read_message
+from qguide.server.anthropic.translation import CALLED_HERE, TranslatedMessages, answer_of, chat_prompt, read_message
 from qguide.server.chat.schemas import GuidanceOptions, options_of
 from qguide.server.chat.token_count import CountedTokens, count_tokens, read_prompt
 from qguide.server.chat.translation import completion_of, read_request
@@ -71,7 +71,7 @@ async def count_message_tokens(
 
 def _read(
     body: MessagesRequest, options: GuidanceOptions, policy: ServedPolicy, settings: Settings, betas: tuple[str, ...]
-) -> tuple[GuidedStepRequest, Asked]:
+) -> tuple[GuidedStepRequest, TranslatedMessages]:
     """The step that is asked for, and what its answer needs of the request."""
     asked = read_message(body)
     step = read_request(asked.chat, options, policy, settings, names=CALLED_HERE)
@@ -102,7 +102,7 @@ def _betas(request: Request) -> tuple[str, ...]:
 
 
 async def _complete(
-    step: GuidedStepRequest, asked: Asked, options: GuidanceOptions, stepper: GuidedStepService
+    step: GuidedStepRequest, asked: TranslatedMessages, options: GuidanceOptions, stepper: GuidedStepService
 ) -> Json:
     taken = await stepper.take(step)
     completion = completion_of(taken, n=1, options=options)

@@ -14,7 +14,14 @@ from qguide.server.chat.token_count import count_tokens, read_prompt
 from qguide.server.chat.translation import completion_of, read_request
 from qguide.server.gemini.answers import CountedContent, GeminiModel, GeminiModels, GeneratedContent
 from qguide.server.gemini.schemas import CountContentRequest, GeminiErrorBody, GeminiPrompt, GenerateContentRequest
-from qguide.server.gemini.translation import CALLED_HERE, Asked, answer_of, chat_prompt, known_config, read_content
+from qguide.server.gemini.translation import (
+    CALLED_HERE,
+    TranslatedContents,
+    answer_of,
+    chat_prompt,
+    known_config,
+    read_content,
+)
 from qguide.server.guidance.guided_step import GuidedStepService
 from qguide.server.guidance.pass_through import as_it_came, native_answer
 from qguide.server.guidance.step_types import GuidedStepRequest
@@ -102,7 +109,7 @@ async def count_content_tokens(
 
 async def _asked(
     model: str, body: GenerateContentRequest, request: Request, stepper: GuidedStepService
-) -> tuple[GuidedStepRequest, Asked, GuidanceOptions]:
+) -> tuple[GuidedStepRequest, TranslatedContents, GuidanceOptions]:
     """The step that is asked for, and what its answer needs of the request."""
     options = options_of(body.qguide, request.headers)
     policy = stepper.models.find_policy(model)
@@ -112,7 +119,7 @@ async def _asked(
 
 def _read(
     body: GenerateContentRequest, model: str, options: GuidanceOptions, policy: ServedPolicy, settings: Settings
-) -> tuple[GuidedStepRequest, Asked]:
+) -> tuple[GuidedStepRequest, TranslatedContents]:
     asked = read_content(body, model)
     step = read_request(asked.chat, options, policy, settings, names=CALLED_HERE)
     step = _as_it_came(step, body, settings)
@@ -132,7 +139,7 @@ def _as_it_came(step: GuidedStepRequest, body: GeminiPrompt, settings: Settings)
 
 
 async def _complete(
-    step: GuidedStepRequest, asked: Asked, options: GuidanceOptions, stepper: GuidedStepService
+    step: GuidedStepRequest, asked: TranslatedContents, options: GuidanceOptions, stepper: GuidedStepService
 ) -> Json:
     taken = await stepper.take(step)
     return answer_of(completion_of(taken, n=1, options=options), asked, native_answer(taken, "gemini"))

@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from qguide.qnet.records import NodeRow, TreeRow
-from qguide.training.data.decision_groups import Decision, decided_nodes
+from qguide.training.data.decision_groups import GroupDecision, decided_nodes
 
 
 def candidate(action: str, *ends: tuple[float, int], **changes: Any) -> NodeRow:
@@ -14,9 +14,9 @@ def candidate(action: str, *ends: tuple[float, int], **changes: Any) -> NodeRow:
     return NodeRow.model_validate(fields | {"action": action, "rollouts": rollouts} | changes)
 
 
-def groups_row(*decisions: Decision | tuple[Sequence[NodeRow], int], **changes: Any) -> TreeRow:
+def groups_row(*decisions: GroupDecision | tuple[Sequence[NodeRow], int], **changes: Any) -> TreeRow:
     """An episode of these decisions: each is one, or its candidates and the index of the taken."""
-    made = [one if isinstance(one, Decision) else Decision(tuple(one[0]), one[1]) for one in decisions]
+    made = [one if isinstance(one, GroupDecision) else GroupDecision(tuple(one[0]), one[1]) for one in decisions]
     fields: Mapping[str, Any] = {
         "task_id": "t",
         "kind": "k",

@@ -5,7 +5,7 @@ import asyncio
 from qguide.qnet.scoring.scripted import ScriptedScorer
 from qguide.qnet.types import Message, ScoreRequest, ScoreResult
 from qguide.server.episodes.redis_store import RedisEpisodeStore
-from qguide.server.episodes.state import Episode, EpisodeChange
+from qguide.server.episodes.state import EpisodeChange, ServedEpisode
 from qguide.server.episodes.store import MemoryEpisodeStore
 from qguide.server.http.admission import Caller, Limiter
 from qguide.server.http.errors import OverLimitError
@@ -57,8 +57,8 @@ def stores(link: RedisLink, *, max_bytes: int = 10_000) -> list[RedisEpisodeStor
     ]
 
 
-def step(known: Episode | None) -> EpisodeChange:
-    known = known or Episode(id="e")
+def step(known: ServedEpisode | None) -> EpisodeChange:
+    known = known or ServedEpisode(id="e")
     return EpisodeChange(known.model_copy(update={"steps": known.steps + 1}))
 
 

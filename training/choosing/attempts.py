@@ -26,7 +26,7 @@ _NUMBER: Final = re.compile(r"[/_: -]*\d+$")
 
 
 @dataclass(frozen=True, slots=True)
-class Turn:
+class AttemptTurn:
     """One action, and what was observed after it.
 
     Attributes:
@@ -39,7 +39,7 @@ class Turn:
 
 
 @dataclass(frozen=True, slots=True)
-class Attempt:
+class RecordedAttempt:
     """One model's attempt at a task.
 
     Attributes:
@@ -50,7 +50,7 @@ class Attempt:
     task: str
     model: str
     opening: History
-    turns: tuple[Turn, ...]
+    turns: tuple[AttemptTurn, ...]
     reward: float
     runs_on: bool = False
 
@@ -74,7 +74,9 @@ def family_of(model: str, families: Mapping[str, Sequence[str]]) -> str:
     return words[0] if words else model
 
 
-def read_attempts(sources: Sequence[Path], reading: Reading, *, models: Sequence[str] = ("*",)) -> list[Attempt]:
+def read_attempts(
+    sources: Sequence[Path], reading: Reading, *, models: Sequence[str] = ("*",)
+) -> list[RecordedAttempt]:
     """The attempts of some models, in the order of the sources.
 
     Args:
@@ -93,7 +95,7 @@ def read_attempts(sources: Sequence[Path], reading: Reading, *, models: Sequence
     return found
 
 
-def _read(source: Path, reading: Reading, fields: Fields) -> Iterator[Attempt]:
+def _read(source: Path, reading: Reading, fields: Fields) -> Iterator[RecordedAttempt]:
     if is_file(RunFolder(source).rows) and holds_groups(source):
         for row in read_groups(source):
             yield from _of_group(row)
@@ -103,22 +105,24 @@ def _read(source: Path, reading: Reading, fields: Fields) -> Iterator[Attempt]:
         yield _of_trajectory(episode)
 
 
-def _of_group(row: TreeRow) -> Iterator[Attempt]:
+def _of_group(row: TreeRow) -> Iterator[RecordedAttempt]:
     """An attempt of one turn for every run that took a candidate."""
     opening = (Message("user", row.first_observation),)
     for candidate in decisions_of(row)[0].candidates:
-        turn = Turn(Message("assistant", candidate.action), candidate.observation, _known(candidate.logprob))
+        turn = AttemptTurn(Message("assistant", candidate.action), candidate.observation, _known(candidate.logprob))
         for model in candidate.sources:
-            yield Attempt(row.task_id, model, opening, (turn,), candidate.outcome, runs_on=True)
+            yield RecordedAttempt(row.task_id, model, opening, (turn,), candidate.outcome, runs_on=True)
 
 
-def _of_trajectory(found: Trajectory) -> Attempt:
+def _of_trajectory(found: Trajectory) -> RecordedAttempt:
     messages, ends = found.messages, (*found.replies[1:], len(found.messages))
     turns = tuple(
-        Turn(messages[i], "\n".join(said.content for said in messages[i + 1 : end]), _known(found.logprobs.get(i)))
+        AttemptTurn(
+            messages[i], "\n".join(said.content for said in messages[i + 1 : end]), _known(found.logprobs.get(i))
+        )
         for i, end in zip(found.replies, ends, strict=True)
     )
-    return Attempt(found.task_id, found.source or UNNAMED, found.opening, turns, found.reward)
+    return RecordedAttempt(found.task_id, found.source or UNNAMED, found.opening, turns, found.reward)
 
 
 def _known(logprob: float | None) -> float:

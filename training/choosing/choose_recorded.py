@@ -23,9 +23,9 @@ from tokenizers import Tokenizer
 
 from qguide.qnet.errors import ConfigError
 from qguide.qnet.records import NonEmpty, Row
-from qguide.training.choosing.attempts import Attempt, family_of, read_attempts
+from qguide.training.choosing.attempts import RecordedAttempt, family_of, read_attempts
 from qguide.training.choosing.choosers import rule_scores
-from qguide.training.choosing.features import Candidate, Cut, candidates_of
+from qguide.training.choosing.features import Cut, ReadAttempt, candidates_of
 from qguide.training.choosing.figures import figures, task_means
 from qguide.training.choosing.folds import Design, Earned, measure
 from qguide.training.choosing.small_q import Training
@@ -178,7 +178,9 @@ def run_choose_recorded(config: ChooseRecordedConfig) -> dict[str, float]:
     return rewards | {"calls read": told["calls_read"], "licences": told["licences"]}
 
 
-def table_of_attempts(config: ChooseRecordedConfig, attempts: Sequence[Attempt]) -> tuple[list[Candidate], Table]:
+def table_of_attempts(
+    config: ChooseRecordedConfig, attempts: Sequence[RecordedAttempt]
+) -> tuple[list[ReadAttempt], Table]:
     """The candidates, and their table in the same order."""
     states = candidates_of(attempts, config.cut)
     if not states:
@@ -212,7 +214,7 @@ def _one_thread() -> Iterator[None]:
         torch.set_num_threads(threads)
 
 
-def _choices(flat: Sequence[Candidate], table: Table, found: Earned) -> Iterator[ChoiceRow]:
+def _choices(flat: Sequence[ReadAttempt], table: Table, found: Earned) -> Iterator[ChoiceRow]:
     """One choice of each task."""
     written = set()
     for groups, logits in found.shown:
@@ -231,7 +233,7 @@ def _choices(flat: Sequence[Candidate], table: Table, found: Earned) -> Iterator
             )
 
 
-def _offered(candidate: Candidate, logit: float) -> OfferedAttempt:
+def _offered(candidate: ReadAttempt, logit: float) -> OfferedAttempt:
     return OfferedAttempt(
         model=candidate.attempt.model,
         said=candidate.action.text,

@@ -25,9 +25,9 @@ from qguide.qnet.chat_messages import message_key
 from qguide.qnet.features.words import words_of
 from qguide.qnet.scoring.rules import ERROR
 from qguide.qnet.types import Message
-from qguide.training.choosing.attempts import Attempt, Turn
+from qguide.training.choosing.attempts import AttemptTurn, RecordedAttempt
 from qguide.training.choosing.calls import Call, calls_of
-from qguide.training.choosing.schemas import COUNTED, FLAWS, Asked, Fit, Function, fit_of, functions_of
+from qguide.training.choosing.schemas import COUNTED, FLAWS, AskedQuestion, Fit, Function, fit_of, functions_of
 
 _NUMBER: Final = re.compile(r"-?\d+(?:\.\d+)?")
 _SIGNS: Final = ("`", "{", "(", "<", "=", "\n", ".", ",", '"', "#", "?", "|", "[", "'", ";", "\\")
@@ -40,7 +40,7 @@ _WORDS_SAID: Final = 160
 
 
 @dataclass(frozen=True)
-class Candidate:
+class ReadAttempt:
     """An attempt as far as it is read.
 
     Attributes:
@@ -50,10 +50,10 @@ class Candidate:
         answer: finds the answer in an action that gives one.
     """
 
-    attempt: Attempt
-    turns: tuple[Turn, ...]
+    attempt: RecordedAttempt
+    turns: tuple[AttemptTurn, ...]
     observed: bool
-    asked: Asked
+    asked: AskedQuestion
     functions: tuple[Function, ...]
     answer: re.Pattern[str] | None = None
 
@@ -141,7 +141,7 @@ NAMES: Final = (
 )
 
 
-def numbers_of(candidate: Candidate) -> list[float]:
+def numbers_of(candidate: ReadAttempt) -> list[float]:
     """The values of `NAMES`."""
     return [
         *_of_calls(candidate),
@@ -153,7 +153,7 @@ def numbers_of(candidate: Candidate) -> list[float]:
     ]
 
 
-def _of_calls(candidate: Candidate) -> Iterator[float]:
+def _of_calls(candidate: ReadAttempt) -> Iterator[float]:
     counts = candidate.fit.counts
     calls = max(1.0, counts.get("calls", 0.0))
     for name in (*FLAWS, *COUNTED):
@@ -170,7 +170,7 @@ def _of_calls(candidate: Candidate) -> Iterator[float]:
     yield _log(counts.get("calls", 0.0)) - _log(len(candidate.functions))
 
 
-def _of_action(candidate: Candidate) -> Iterator[float]:
+def _of_action(candidate: ReadAttempt) -> Iterator[float]:
     text = candidate.action.text[-_MOST:]
     size = max(1, len(text))
     yield _log(len(text))
@@ -197,7 +197,7 @@ def _of_action(candidate: Candidate) -> Iterator[float]:
     yield _alike(said, frozenset(words_of(before[-1]))) if before else 0.0
 
 
-def _of_answers(candidate: Candidate) -> Iterator[float]:
+def _of_answers(candidate: ReadAttempt) -> Iterator[float]:
     answers = [answer[:_MOST] for answer in candidate.answers]
     last = answers[-1] if answers else ""
     yield _log(len(last))
@@ -216,7 +216,7 @@ def _of_answers(candidate: Candidate) -> Iterator[float]:
     yield last.count(",") / max(1, rows) if rows else 0.0
 
 
-def hashed_words(candidate: Candidate) -> Iterator[str]:
+def hashed_words(candidate: ReadAttempt) -> Iterator[str]:
     """Words for hashing: of the last action, of the answers, of calls, and of pairs of these."""
     yield from candidate.fit.traits
     answers = candidate.answers
@@ -235,7 +235,7 @@ def hashed_words(candidate: Candidate) -> Iterator[str]:
             yield from (f"before {word}" for word in words_of(before[-_MOST:])[:_WORDS_READ])
 
 
-def forms_of(candidate: Candidate) -> NDArray[np.uint32]:
+def forms_of(candidate: ReadAttempt) -> NDArray[np.uint32]:
     """Runs of four bytes of its actions, white space included, as numbers: the form in which it is written."""
     texts = [turn.action.text[-_MOST:].encode(errors="replace") for turn in candidate.turns]
     read = np.frombuffer(b"\0".join((b"", *texts, b"")).ljust(_RUN), np.uint8)
@@ -275,7 +275,7 @@ class Cut:
     finished: bool = False
     answer: re.Pattern[str] | None = None
 
-    def of(self, attempt: Attempt) -> tuple[Turn, ...] | None:
+    def of(self, attempt: RecordedAttempt) -> tuple[AttemptTurn, ...] | None:
         """The turns to read; None where an attempt is too short, or ended too early."""
         if self.finished:
             return attempt.turns[-self.turns :] if len(attempt.turns) >= self.turns else None
@@ -285,24 +285,24 @@ class Cut:
         return attempt.turns[self.after : self.after + self.turns]
 
 
-def candidates_of(attempts: Sequence[Attempt], cut: Cut) -> dict[str, list[Candidate]]:
+def candidates_of(attempts: Sequence[RecordedAttempt], cut: Cut) -> dict[str, list[ReadAttempt]]:
     """The candidates of each state with at least two of them, by the state's name."""
     questions = _questions(attempts)
-    states: dict[str, list[Candidate]] = defaultdict(list)
+    states: dict[str, list[ReadAttempt]] = defaultdict(list)
     for attempt, asked in zip(attempts, questions, strict=True):
         if taken := cut.of(attempt):
             functions = functions_of(attempt.opening)
-            found = Candidate(attempt, taken, cut.observed, asked, functions, cut.answer)
+            found = ReadAttempt(attempt, taken, cut.observed, asked, functions, cut.answer)
             states[_state_of(attempt, cut.after)].append(found)
     return {name: found for name, found in states.items() if len(found) > 1}
 
 
-def _state_of(attempt: Attempt, after: int) -> str:
+def _state_of(attempt: RecordedAttempt, after: int) -> str:
     keys = [message_key(turn.action) for turn in attempt.turns[:after]]
     return "\n".join([attempt.task, *keys])
 
 
-def _questions(attempts: Sequence[Attempt]) -> Iterator[Asked]:
+def _questions(attempts: Sequence[RecordedAttempt]) -> Iterator[AskedQuestion]:
     """The last message before each attempt's first action, without its model's instructions.
 
     These are the lines with which nearly all tasks of a section begin.
@@ -311,13 +311,13 @@ def _questions(attempts: Sequence[Attempt]) -> Iterator[Asked]:
     for attempt in attempts:
         texts[attempt.section, attempt.model].add(_opening(attempt))
     shared = {key: _shared_lines(found) if len(found) > 1 else "" for key, found in texts.items()}
-    known: dict[str, Asked] = {}
+    known: dict[str, AskedQuestion] = {}
     for attempt in attempts:
         text = _opening(attempt).removeprefix(shared[attempt.section, attempt.model])
-        yield known.setdefault(text, Asked(text))
+        yield known.setdefault(text, AskedQuestion(text))
 
 
-def _opening(attempt: Attempt) -> str:
+def _opening(attempt: RecordedAttempt) -> str:
     return attempt.opening[-1].content if attempt.opening else ""
 
 

@@ -117,7 +117,7 @@ def _function(told: Mapping[str, Any]) -> Function:
     )
 
 
-class Asked:
+class AskedQuestion:
     """A question as its words, its numbers and its text."""
 
     def __init__(self, text: str) -> None:
@@ -130,7 +130,7 @@ class Asked:
             self.numbers |= {f"{float(n) / 100:g}" for n in numbers}
 
 
-def fit_of(calls: Sequence[Call], functions: Sequence[Function], asked: Asked) -> Fit:
+def fit_of(calls: Sequence[Call], functions: Sequence[Function], asked: AskedQuestion) -> Fit:
     """Findings on some calls."""
     found = Fit()
     known = {function.name: function for function in functions}
@@ -151,11 +151,11 @@ def fit_of(calls: Sequence[Call], functions: Sequence[Function], asked: Asked) -
     return found
 
 
-def _shared(function: Function, asked: Asked) -> float:
+def _shared(function: Function, asked: AskedQuestion) -> float:
     return len(function.words & asked.words) / math.sqrt(1 + len(function.words))
 
 
-def _check(found: Fit, function: Function, name: str, value: Any, asked: Asked) -> None:
+def _check(found: Fit, function: Function, name: str, value: Any, asked: AskedQuestion) -> None:
     found.add("arguments")
     schema = function.parameters.get(name)
     if schema is None:
@@ -186,7 +186,7 @@ def _check(found: Fit, function: Function, name: str, value: Any, asked: Asked) 
         _compare(found, leaf, asked)
 
 
-def _compare(found: Fit, leaf: Any, asked: Asked) -> None:
+def _compare(found: Fit, leaf: Any, asked: AskedQuestion) -> None:
     """Note if a value was said in the question."""
     if isinstance(leaf, bool) or leaf is None:
         found.add("nothing", leaf is None)

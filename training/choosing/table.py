@@ -11,8 +11,8 @@ from scipy import sparse
 from scipy.sparse.linalg import svds
 
 from qguide.qnet.features.hashing import Hasher, Hashes
-from qguide.training.choosing.attempts import Turn
-from qguide.training.choosing.features import NAMES, Candidate, forms_of, hashed_words, numbers_of
+from qguide.training.choosing.attempts import AttemptTurn
+from qguide.training.choosing.features import NAMES, ReadAttempt, forms_of, hashed_words, numbers_of
 
 Floats = NDArray[np.float32]
 Ints = NDArray[np.int64]
@@ -76,7 +76,7 @@ class Table:
 
 
 def table_of(
-    states: Mapping[str, Sequence[Candidate]], families: Mapping[str, str], tokens: Callable[[str], int] | None = None
+    states: Mapping[str, Sequence[ReadAttempt]], families: Mapping[str, str], tokens: Callable[[str], int] | None = None
 ) -> Table:
     """Arrays of these candidates.
 
@@ -121,11 +121,11 @@ def table_of(
     )
 
 
-def _written(turns: Iterable[Turn], length: Callable[[str], int]) -> int:
+def _written(turns: Iterable[AttemptTurn], length: Callable[[str], int]) -> int:
     return sum(length(turn.action.text) for turn in turns)
 
 
-def _rest(candidate: Candidate) -> Iterator[Turn]:
+def _rest(candidate: ReadAttempt) -> Iterator[AttemptTurn]:
     """The turns behind those that are read, last first."""
     return takewhile(lambda turn: turn is not candidate.turns[-1], reversed(candidate.attempt.turns))
 
@@ -137,7 +137,7 @@ def _numbered(names: Iterable[Hashable]) -> tuple[Ints, tuple[str, ...]]:
     return np.array(found, np.int64), tuple(map(str, number))
 
 
-def _features(flat: Sequence[Candidate], tasks: Ints) -> tuple[Floats, Any, Any]:
+def _features(flat: Sequence[ReadAttempt], tasks: Ints) -> tuple[Floats, Any, Any]:
     """Numbers with topics, words and forms; equal candidates are read once."""
     hasher = Hasher(bits=_BITS)
     seen: dict[Hashable, int] = {}
@@ -195,7 +195,7 @@ def _of_length_one(x: Any) -> Any:
     return (sparse.diags(1 / np.maximum(lengths, 1e-6)) @ x).tocsr().astype(np.float32)
 
 
-def _resemblance(found: Sequence[Candidate]) -> tuple[Floats, Floats]:
+def _resemblance(found: Sequence[ReadAttempt]) -> tuple[Floats, Floats]:
     """(c, c) share of common parts, Jaccard's index, and share of the first one's parts."""
     parts = [candidate.parts for candidate in found]
     number: dict[str, int] = {}

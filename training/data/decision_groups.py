@@ -72,7 +72,7 @@ class CandidateLabel:
 
 
 @dataclass(frozen=True, slots=True)
-class Decision:
+class GroupDecision:
     """One state's candidates and the one with which the episode went on.
 
     Attributes:
@@ -135,7 +135,7 @@ def candidate_node(
     return row.model_copy(update=drawn)
 
 
-def decided_nodes(decisions: Sequence[Decision]) -> tuple[NodeRow, ...]:
+def decided_nodes(decisions: Sequence[GroupDecision]) -> tuple[NodeRow, ...]:
     """The nodes of a played episode; the candidates of a state stand together, as they were drawn."""
     nodes: list[NodeRow] = []
     parent = ROOT_ID
@@ -149,7 +149,7 @@ def decided_nodes(decisions: Sequence[Decision]) -> tuple[NodeRow, ...]:
     return tuple(nodes)
 
 
-def decisions_of(row: TreeRow) -> list[Decision]:
+def decisions_of(row: TreeRow) -> list[GroupDecision]:
     """The decisions of an episode, one for each of its steps."""
     children: dict[int, list[NodeRow]] = defaultdict(list)
     for node in row.nodes:
@@ -157,12 +157,12 @@ def decisions_of(row: TreeRow) -> list[Decision]:
     system = () if row.system is None else (Message("system", row.system),)
     first = messages_of(row.opening) or (observation_message(row.first_observation),)
     history: History = (*system, *first)
-    found: list[Decision] = []
+    found: list[GroupDecision] = []
     at, after_noop = ROOT_ID, False
     while candidates := children.pop(at, None):
         chosen = _chosen(candidates, row)
         greedy = next((i for i, node in enumerate(candidates) if node.greedy), None)
-        found.append(Decision(tuple(candidates), chosen, greedy, history, after_noop))
+        found.append(GroupDecision(tuple(candidates), chosen, greedy, history, after_noop))
         taken = found[-1].taken
         history = (*history, taken.message, *taken.answer)
         at, after_noop = taken.id, not taken.valid
@@ -171,7 +171,7 @@ def decisions_of(row: TreeRow) -> list[Decision]:
     return found
 
 
-def choices_of(row: TreeRow) -> list[Decision]:
+def choices_of(row: TreeRow) -> list[GroupDecision]:
     """The decisions of an episode between at least two distinct candidates."""
     return [decision for decision in decisions_of(row) if len(decision.candidates) > 1]
 
@@ -219,7 +219,7 @@ def read_groups(folder: Path) -> Iterator[TreeRow]:
         yield row
 
 
-def outcomes_differ(decision: Decision) -> bool:
+def outcomes_differ(decision: GroupDecision) -> bool:
     """True if playing on from its candidates led to different mean outcomes: there is something to learn."""
     means = {fmean(rollout.outcome_reward for rollout in node.rollouts) for node in decision.candidates}
     return len(means) > 1

@@ -15,7 +15,7 @@ from pydantic import Field, FiniteFloat, NonNegativeInt
 from qguide.qnet.records import NodeRow, Row, TreeRow
 from qguide.qnet.types import Candidate, SampleRequest, Sampling
 from qguide.training.algorithms.choice_quality import Ending, ScoredChoice, choice_quality, steps_left
-from qguide.training.data.decision_groups import Decision, decisions_of
+from qguide.training.data.decision_groups import GroupDecision, decisions_of
 from qguide.training.evaluation.statistics import bootstrap_interval
 from qguide.training.options import JobOptions
 from qguide.training.rollouts.episode import derived_seed
@@ -96,7 +96,7 @@ def scored_episode(row: TreeRow, scores: Sequence[Sequence[float]], *, most_step
     )
 
 
-def _scored(decision: Decision, values: Sequence[float], step: int, most: float) -> ScoredDecisionRow:
+def _scored(decision: GroupDecision, values: Sequence[float], step: int, most: float) -> ScoredDecisionRow:
     candidates = decision.candidates
     return ScoredDecisionRow(
         step=step,

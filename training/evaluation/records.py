@@ -7,7 +7,7 @@ from pydantic import AfterValidator, Field, FiniteFloat, NonNegativeInt
 
 from qguide.qnet.packages import plugins
 from qguide.qnet.records import Row
-from qguide.training.rollouts.usage import Usage
+from qguide.training.rollouts.usage import UpstreamUsage
 
 OwnMethod = Literal[
     "greedy",
@@ -212,7 +212,7 @@ class Comparison(Row):
     seeds: int
 
 
-class Failure(Row):
+class EpisodeFailure(Row):
     """An episode that could not be played; no figure counts it, and a resumed run retries it."""
 
     method: MethodName
@@ -240,10 +240,10 @@ class Results(Row):
     rows: tuple[MethodRow, ...]
     summary: tuple[MethodSummary, ...]
     comparisons: tuple[Comparison, ...]
-    failures: tuple[Failure, ...]
+    failures: tuple[EpisodeFailure, ...]
     wall_clock_s: float
-    usage: Usage | None = Field(default=None, exclude_if=lambda usage: usage is None)
-    judge_usage: Usage | None = Field(default=None, exclude_if=lambda usage: usage is None)
+    usage: UpstreamUsage | None = Field(default=None, exclude_if=lambda usage: usage is None)
+    judge_usage: UpstreamUsage | None = Field(default=None, exclude_if=lambda usage: usage is None)
     config: dict[str, object]
     versions: dict[str, str]
     notes: dict[str, str]

@@ -137,7 +137,7 @@ def _summary(method: MethodName, played_by_seed: Sequence[Sequence[EpisodeRow]])
     )
 
 
-class Played(NamedTuple):
+class PlayedMethod(NamedTuple):
     """A method, and the episodes of an evaluation that played it."""
 
     method: MethodName
@@ -151,13 +151,13 @@ class Played(NamedTuple):
 
 def compare(episodes: Mapping[Key, EpisodeRow], seeds: Sequence[int]) -> list[Comparison]:
     """Compare `q-guided` with every other method on the tasks that both played."""
-    guided = Played("q-guided", episodes)
-    others = (Played(other, episodes) for other in _methods_of(episodes) if other != guided.method)
+    guided = PlayedMethod("q-guided", episodes)
+    others = (PlayedMethod(other, episodes) for other in _methods_of(episodes) if other != guided.method)
     pairs = (compare_pair(guided, other, seeds) for other in others)
     return [comparison for comparison in pairs if comparison is not None]
 
 
-def compare_pair(first: Played, second: Played, seeds: Sequence[int]) -> Comparison | None:
+def compare_pair(first: PlayedMethod, second: PlayedMethod, seeds: Sequence[int]) -> Comparison | None:
     """Compare two methods on the tasks that both played; None if there are no such tasks."""
     differences = _task_differences(first, second, seeds)
     if not differences:
@@ -174,7 +174,7 @@ def compare_pair(first: Played, second: Played, seeds: Sequence[int]) -> Compari
     )
 
 
-def _task_differences(first: Played, second: Played, seeds: Sequence[int]) -> list[float]:
+def _task_differences(first: PlayedMethod, second: PlayedMethod, seeds: Sequence[int]) -> list[float]:
     """Difference in reward, averaged over seeds, of each task that both played under every seed."""
     differences = []
     for task_id in sorted({row.task_id for row in first.episodes.values()}):

@@ -19,35 +19,41 @@ from qguide.training.evaluation.records import (
     DETERMINISTIC,
     MANY_TRAJECTORIES,
     PARAPHRASED,
+    EpisodeFailure,
     EpisodeRow,
-    Failure,
     MethodName,
     TrajectoryCost,
     in_order,
 )
 from qguide.training.evaluation.reflexion import Reflecting, Reflexion
-from qguide.training.evaluation.search import Budget, Searched, Verification, trajectory_seed, verifier_best_of_n
+from qguide.training.evaluation.search import (
+    Searched,
+    TrajectoryBudget,
+    Verification,
+    trajectory_seed,
+    verifier_best_of_n,
+)
 from qguide.training.rollouts.episode import Agent, Episode, first_reply, seeded
 from qguide.training.rollouts.harness import PlayableTask
-from qguide.training.rollouts.rollout import EnvironmentCall, RolloutTask, Timings, TimingsRequest
+from qguide.training.rollouts.rollout import EnvironmentCall, RolloutTask, TaskTimings, TimingsRequest
 
 
 @dataclass(frozen=True, slots=True)
-class Trial:
+class MethodTrial:
     """One method under one seed; a deterministic method has the seed None."""
 
     method: MethodName
     seed: int | None
 
 
-def plan_trials(methods: Sequence[MethodName], seeds: Sequence[int]) -> list[Trial]:
+def plan_trials(methods: Sequence[MethodName], seeds: Sequence[int]) -> list[MethodTrial]:
     """Every trial of a task.
 
     q-guided and q-guided-n come before best-of-n and verifier-best-of-n, which get their budget.
     """
-    once = [Trial(method, None) for method in in_order(methods) if method in DETERMINISTIC]
+    once = [MethodTrial(method, None) for method in in_order(methods) if method in DETERMINISTIC]
     drawn = [method for method in in_order(methods) if method not in DETERMINISTIC]
-    return once + [Trial(method, seed) for seed in seeds for method in drawn]
+    return once + [MethodTrial(method, seed) for seed in seeds for method in drawn]
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,21 +82,23 @@ class TaskTrials:
     reflexion: Reflexion
     paraphrases: Sequence[str]
     on_row: Callable[[EpisodeRow], None]
-    on_failure: Callable[[Failure], None]
+    on_failure: Callable[[EpisodeFailure], None]
 
 
-def play_trials(shared: TaskTrials, trials: Sequence[Trial]) -> RolloutTask[None]:
+def play_trials(shared: TaskTrials, trials: Sequence[MethodTrial]) -> RolloutTask[None]:
     """Play the trials in order; a trial that fails does not stop the others."""
     yield EnvironmentCall(lambda: _load(shared.playable.make))
     for trial in trials:
-        before: Timings = yield TimingsRequest()
+        before: TaskTimings = yield TimingsRequest()
         try:
             searched = yield from _play_trial(shared, trial)
         except QGuideError as error:
-            failure = Failure(method=trial.method, seed=trial.seed, task_id=shared.playable.task.id, error=str(error))
+            failure = EpisodeFailure(
+                method=trial.method, seed=trial.seed, task_id=shared.playable.task.id, error=str(error)
+            )
             shared.on_failure(failure)
             continue
-        after: Timings = yield TimingsRequest()
+        after: TaskTimings = yield TimingsRequest()
         row = episode_row(shared, trial, searched, after.since(before))
         if trial.method == shared.budget_of and trial.seed is not None:
             shared.budgets[trial.seed] = row.completion_tokens
@@ -106,7 +114,7 @@ def _load(make: Callable[[], Environment]) -> None:
         environment.reset()
 
 
-def _play_trial(shared: TaskTrials, trial: Trial) -> RolloutTask[Searched]:
+def _play_trial(shared: TaskTrials, trial: MethodTrial) -> RolloutTask[Searched]:
     seed, task_id = trial.seed or 0, shared.playable.task.id
     match trial.method:
         case "q-guided-n":
@@ -151,7 +159,7 @@ def _play(shared: TaskTrials, agent: Agent) -> RolloutTask[Episode]:
     return shared.playable.game(0).play(agent, max_steps=shared.play.max_steps)
 
 
-def _agent(shared: TaskTrials, trial: Trial) -> Agent:
+def _agent(shared: TaskTrials, trial: MethodTrial) -> Agent:
     play, task_id, seed = shared.play, shared.playable.task.id, trial.seed or 0
     match trial.method:
         case "no-repeat":
@@ -197,17 +205,17 @@ def _best_by_reward(episodes: Sequence[Episode]) -> int:
     return max(range(len(episodes)), key=lambda number: episodes[number].reward)
 
 
-def _budget(shared: TaskTrials, seed: int) -> Budget:
+def _budget(shared: TaskTrials, seed: int) -> TrajectoryBudget:
     if shared.budget_of is None:
-        return Budget(shared.trajectories)
+        return TrajectoryBudget(shared.trajectories)
     if seed not in shared.budgets:
         raise EnvironmentFailureError(
             f"best-of-n has no budget: the {shared.budget_of} episode of seed {seed} failed; resume the run"
         )
-    return Budget(shared.trajectories, shared.budgets[seed])
+    return TrajectoryBudget(shared.trajectories, shared.budgets[seed])
 
 
-def episode_row(shared: TaskTrials, trial: Trial, searched: Searched, spent: Timings) -> EpisodeRow:
+def episode_row(shared: TaskTrials, trial: MethodTrial, searched: Searched, spent: TaskTimings) -> EpisodeRow:
     """The row of a trial, with the outcome of the trajectory that it chose."""
     episodes, best = searched.episodes, searched.episodes[searched.chosen]
     values = searched.values or ((),) * len(episodes)

@@ -64,7 +64,7 @@ class Searched:
 
 
 @dataclass(frozen=True, slots=True)
-class Budget:
+class TrajectoryBudget:
     """Limits of the trajectories of one trial, of which a method keeps one.
 
     Attributes:
@@ -106,7 +106,7 @@ def verifier_best_of_n(
     *,
     seed: int,
     task_id: str,
-    budget: Budget,
+    budget: TrajectoryBudget,
 ) -> RolloutTask[Searched]:
     """Draw whole trajectories, the same as best-of-n, and take the one of highest value."""
     episodes: list[Episode] = []

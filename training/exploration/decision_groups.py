@@ -18,12 +18,12 @@ from qguide.qnet.decision.selection import prior_of, select
 from qguide.qnet.errors import EnvironmentFailureError, HistoryTooLongError
 from qguide.qnet.records import NodeRow, RolloutRow, TreeRow
 from qguide.qnet.types import Candidate, History, SampleRequest, Sampling, ScoreRequest, ScoreResult
-from qguide.training.data.decision_groups import Decision, candidate_node, decided_nodes, outcomes_differ
+from qguide.training.data.decision_groups import GroupDecision, candidate_node, decided_nodes, outcomes_differ
 from qguide.training.environment import Expert, Task
 from qguide.training.options import JobOptions
 from qguide.training.rollouts.episode import Agent, AgentStep, Episode, derived_seed
 from qguide.training.rollouts.game import Game
-from qguide.training.rollouts.rollout import Budget, ModelRequest, RolloutTask, SampleRequests
+from qguide.training.rollouts.rollout import ModelRequest, RolloutTask, RunBudget, SampleRequests
 from qguide.training.trajectory import Step, reply_key, text_reply
 
 GoOn = Literal["random", "first", "guided"]
@@ -118,7 +118,7 @@ class PlayedDecisions:
     """An episode's decisions and the cost of their draws."""
 
     first_observation: str
-    decisions: tuple[Decision, ...]
+    decisions: tuple[GroupDecision, ...]
     completion_tokens: int
 
 
@@ -165,7 +165,7 @@ def play_decisions(
     repetitions: int = 1,
     first: int | None = None,
     valued: bool = True,
-    budget: Budget | None = None,
+    budget: RunBudget | None = None,
 ) -> RolloutTask[PlayedDecisions]:
     """Play one episode, then each of its candidates to the end, as a rollout task.
 
@@ -182,7 +182,7 @@ def play_decisions(
     if not made:
         raise HistoryTooLongError(f"{game.seeds[-1]} leaves no room for a reply; use a longer context")
     valuation = _Valuation(game, continuing, repetitions, first or repetitions, settings, source)
-    budget, decisions = budget or Budget(), dict[int, Decision]()
+    budget, decisions = budget or RunBudget(), dict[int, GroupDecision]()
     for step in sorted(range(len(made)), key=lambda step: -len(made[step].candidates)):  # a budget may end it
         drawn = made[step]
         if valued and not budget.reason and _is_valued(drawn, settings, (*game.seeds, step)):
@@ -201,10 +201,10 @@ def _is_valued(drawn: _Drawn, settings: Decisions, seed_parts: tuple[object, ...
     return Random(derived_seed(*seed_parts, "valued")).random() < settings.valued_share
 
 
-def _taken_alone(drawn: _Drawn, step: int, episode: Episode, *, source: str) -> Decision:
+def _taken_alone(drawn: _Drawn, step: int, episode: Episode, *, source: str) -> GroupDecision:
     """The decision of a state that is not valued, with the episode itself as the roll-out."""
     taken = _node(drawn, drawn.chosen, step, [episode], source=source)
-    return Decision((taken,), 0, 0 if drawn.greedy == drawn.chosen else None)
+    return GroupDecision((taken,), 0, 0 if drawn.greedy == drawn.chosen else None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -218,7 +218,7 @@ class _Valuation:
     settings: Decisions
     source: str
 
-    def decision(self, episode: Episode, step: int, drawn: _Drawn) -> RolloutTask[Decision]:
+    def decision(self, episode: Episode, step: int, drawn: _Drawn) -> RolloutTask[GroupDecision]:
         played: list[list[Episode]] = [[] for _ in drawn.candidates]
         for repetitions in (range(self.first), range(self.first, self.repetitions)):
             for index, candidate in enumerate(drawn.candidates):
@@ -230,7 +230,7 @@ class _Valuation:
         for one in played[drawn.chosen]:
             _require_same(one.steps[step], episode.steps[step], step)
         nodes = [_node(drawn, index, step, episodes, source=self.source) for index, episodes in enumerate(played)]
-        return Decision(tuple(nodes), drawn.chosen, drawn.greedy)
+        return GroupDecision(tuple(nodes), drawn.chosen, drawn.greedy)
 
     def _play_on(
         self, episode: Episode, step: int, candidate: Candidate, agents: Sequence[Agent]

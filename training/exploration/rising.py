@@ -24,7 +24,7 @@ from qguide.qnet.errors import HistoryTooLongError
 from qguide.qnet.records import RolloutRow
 from qguide.qnet.types import Candidate, SampleRequest, Sampling
 from qguide.training.algorithms.preferences import Preference
-from qguide.training.data.decision_groups import Decision, candidate_node
+from qguide.training.data.decision_groups import GroupDecision, candidate_node
 from qguide.training.exploration.decision_groups import PlayedDecisions
 from qguide.training.exploration.step_rewards import StepReward, StepRewards, step_reward
 from qguide.training.options import JobOptions
@@ -154,7 +154,7 @@ def explore_rising(game: Game, options: Rising, rewards: StepRewards, *, source:
     start = yield from explorer.reward([])
     before = start.mean
     steps: list[Step] = []
-    decisions: list[Decision] = []
+    decisions: list[GroupDecision] = []
     tokens, rollout_tokens = 0, start.completion_tokens
     while len(steps) < rewards.max_steps and not (steps and steps[-1].ended):
         try:
@@ -194,14 +194,14 @@ def _draw(explorer: _Explorer, steps: list[Step], *, before: float) -> RolloutTa
     return drawn
 
 
-def _decision(drawn: _Drawn, options: Rising, *, source: str) -> Decision:
+def _decision(drawn: _Drawn, options: Rising, *, source: str) -> GroupDecision:
     counts = Counter(drawn.keys)
     chosen = 0
     if options.go_on == "chosen":
         means = [reward.mean for _, _, reward in drawn.found.values()]
         pair = extreme_pair(means)
         chosen = pair.better if pair else 0
-    return Decision(
+    return GroupDecision(
         tuple(
             candidate_node(candidate, counts[key], step, rollout_rows(reward, after=1), source=source)
             for key, (candidate, step, reward) in drawn.found.items()

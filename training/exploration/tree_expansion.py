@@ -35,7 +35,7 @@ from qguide.training.algorithms.tree import EXPERT, Tree, find_child, merge_bran
 from qguide.training.options import JobOptions
 from qguide.training.rollouts.episode import derived_seed, first_reply, seeded
 from qguide.training.rollouts.game import Game
-from qguide.training.rollouts.rollout import Budget, RolloutTask
+from qguide.training.rollouts.rollout import RolloutTask, RunBudget
 from qguide.training.trajectory import Drawn, Step, drawn_of
 
 
@@ -114,7 +114,7 @@ def explore_task(
     source: str,
     expert: Sequence[Step] = (),
     mistakes: Collection[int] = (),
-    budget: Budget | None = None,
+    budget: RunBudget | None = None,
 ) -> RolloutTask[ExploredTree]:
     """Explore one task, as a rollout task.
 
@@ -123,7 +123,7 @@ def explore_task(
         mistakes: indices of its steps that are not to be imitated.
         budget: when it is spent, a tree with a trajectory gets no more.
     """
-    search = _Search(game, Tree((yield from game.first())), exploration, budget or Budget())
+    search = _Search(game, Tree((yield from game.first())), exploration, budget or RunBudget())
     search.push((ROOT_ID,))
     own_draws = exploration.max_draws // 2 if expert else exploration.max_draws
     yield from _expand(search, source, most_draws=own_draws)
@@ -141,7 +141,7 @@ class _Search:
     game: Game
     tree: Tree
     exploration: Exploration
-    budget: Budget
+    budget: RunBudget
     waiting: list[int] = field(default_factory=list)
     misses_in_a_row: dict[int, int] = field(default_factory=dict)
     draws: int = 0

@@ -16,7 +16,13 @@ from qguide.training.guidance_report.comparison import Mask, Trials, arms_of, co
 from qguide.training.guidance_report.offers import environment_labels, offer_files, read_episodes
 from qguide.training.guidance_report.other_taus import OtherTaus
 from qguide.training.guidance_report.rare_values import ArgumentValues
-from qguide.training.guidance_report.schema import Comparison, Environment, GuidanceReport, Reliability, TauEstimate
+from qguide.training.guidance_report.schema import (
+    ArmComparison,
+    EnvironmentReport,
+    GuidanceReport,
+    Reliability,
+    TauEstimate,
+)
 
 _SHOWN_BAD_ROWS: Final = 20
 _BOTH: Final = (
@@ -110,13 +116,13 @@ def _report(
     )
 
 
-def _both_said(comparisons: Sequence[Comparison], reliability: Sequence[Reliability]) -> bool:
+def _both_said(comparisons: Sequence[ArmComparison], reliability: Sequence[Reliability]) -> bool:
     """True if a Q model helps, and its Q cannot be told from chance."""
     helpful = {one.arm for one in comparisons if one.finding == "helps"}
     return any(one.q_model in helpful and one.auc_ci95 is not None and one.auc_ci95[0] <= 0.5 for one in reliability)
 
 
-def _environments(columns: Columns, baseline: str | None) -> tuple[Environment, ...]:
+def _environments(columns: Columns, baseline: str | None) -> tuple[EnvironmentReport, ...]:
     """The environments, if there is more than one."""
     if len(columns.environments) < 2:
         return ()
@@ -124,7 +130,7 @@ def _environments(columns: Columns, baseline: str | None) -> tuple[Environment, 
     for number, name in enumerate(columns.environments):
         among = columns.episodes["environment"] == number
         found.append(
-            Environment(
+            EnvironmentReport(
                 name=name,
                 episodes=int(among.sum()),
                 arms=arms_of(columns, among),
@@ -184,7 +190,7 @@ def verdict_of(
     return _sentence(_against(columns, among, guided, plain))
 
 
-def _sentence(found: Comparison) -> str:
+def _sentence(found: ArmComparison) -> str:
     if found.finding == "helps":
         return f"use it: {found.sentence}"
     if found.finding == "harms":
@@ -195,7 +201,7 @@ def _sentence(found: Comparison) -> str:
     return f"not shown to help{f'; {wanted}' if wanted else ''}: {found.sentence}"
 
 
-def _against(columns: Columns, among: Mask, arm: str, baseline: str) -> Comparison:
+def _against(columns: Columns, among: Mask, arm: str, baseline: str) -> ArmComparison:
     found = comparisons_of(columns, among, baseline=baseline)
     return next(one for one in found if one.arm == arm)
 

@@ -19,7 +19,7 @@ from qguide.qnet.records import OfferRow
 from qguide.qnet.trial_statistics import DifferenceSequence, level_of
 from qguide.training.evaluation.statistics import clustered_difference, clustered_mean_interval
 from qguide.training.guidance_report.columns import CONTROL, NONE, Column, Columns
-from qguide.training.guidance_report.schema import Arm, Comparison, Finding, Shadowed, Spread, TrialArm, TrialFigures
+from qguide.training.guidance_report.schema import Arm, ArmComparison, Finding, Shadowed, Spread, TrialArm, TrialFigures
 
 FEWEST_TASKS: Final = 10
 """An arm with fewer tasks has no interval: resampling so few says too little."""
@@ -68,7 +68,7 @@ def shadowed_of(columns: Columns) -> tuple[Shadowed, ...]:
 
 def comparisons_of(
     columns: Columns, among: Mask, *, baseline: str | None = None, label: str = "here"
-) -> tuple[Comparison, ...]:
+) -> tuple[ArmComparison, ...]:
     """Each arm against the baseline; of two unguided ones no sentence tells what guidance does.
 
     Args:
@@ -148,7 +148,7 @@ def _arm(columns: Columns, number: int, among: Mask) -> Arm:
     )
 
 
-def _compare(columns: Columns, among: Mask, arm: str, baseline: str, label: str) -> Comparison:
+def _compare(columns: Columns, among: Mask, arm: str, baseline: str, label: str) -> ArmComparison:
     episodes = columns.episodes
     ours, theirs = (among & (episodes["arm"] == columns.arms.index(name)) for name in (arm, baseline))
     units = _units(columns, ours | theirs)
@@ -173,7 +173,7 @@ def _compare(columns: Columns, among: Mask, arm: str, baseline: str, label: str)
     elif not enough:
         again = "if your agent gets the same ones again and again, --same-tasks judges by episodes"
         counted = f"{FEWEST_TASKS} tasks ({counted}); {again}"
-    return Comparison(
+    return ArmComparison(
         arm=arm,
         baseline=baseline,
         episodes=count,

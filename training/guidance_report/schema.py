@@ -35,7 +35,7 @@ class Arm(Row):
     ms: Spread
 
 
-class Comparison(Row):
+class ArmComparison(Row):
     """An arm against the baseline.
 
     Attributes:
@@ -268,13 +268,13 @@ class StepRange(Row):
     ms: Spread
 
 
-class Environment(Row):
+class EnvironmentReport(Row):
     """The arms and comparisons of one environment."""
 
     name: str
     episodes: int
     arms: tuple[Arm, ...]
-    comparisons: tuple[Comparison, ...]
+    comparisons: tuple[ArmComparison, ...]
 
 
 class TrialArm(Row):
@@ -343,7 +343,7 @@ class GuidanceReport(Row):
     verdict: str
     sentences: tuple[str, ...]
     arms: tuple[Arm, ...]
-    comparisons: tuple[Comparison, ...]
+    comparisons: tuple[ArmComparison, ...]
     reliability: tuple[Reliability, ...]
     agreement: Agreement
     actions: tuple[ActionFigures, ...]
@@ -353,4 +353,4 @@ class GuidanceReport(Row):
     other_taus: tuple[TauEstimate, ...]
     criteria: tuple[CriterionWeight, ...] = ()
     rare_values: tuple[RareValue, ...]
-    environments: tuple[Environment, ...]
+    environments: tuple[EnvironmentReport, ...]

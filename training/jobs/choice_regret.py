@@ -23,7 +23,7 @@ from qguide.qnet.records import TreeRow
 from qguide.qnet.types import Scorer, ScoreRequest
 from qguide.training.algorithms.choice_quality import PlacedChoice, ScoredChoice
 from qguide.training.algorithms.tree import Tree
-from qguide.training.data.decision_groups import Decision, GroupLabels, decisions_of, read_groups
+from qguide.training.data.decision_groups import GroupDecision, GroupLabels, decisions_of, read_groups
 from qguide.training.data.records import LabelledTree
 from qguide.training.data.runs import JsonlWriter, RunFolder, open_run, read_rows, rows_at_once
 from qguide.training.environments.registry import environment_config, environment_names, find_environment
@@ -34,7 +34,7 @@ from qguide.training.evaluation.choice_regret import (
     drawn_shares,
     scored_episode,
 )
-from qguide.training.optimization.packed_trees import Labelled, Place, sibling_choices
+from qguide.training.optimization.packed_trees import Labelled, QPlace, sibling_choices
 from qguide.training.options import JobOptions
 from qguide.training.rollouts.driver import HostedRun
 from qguide.training.rollouts.hosted import (
@@ -54,7 +54,7 @@ from qguide.training.rollouts.models import (
     sha256_of_q_model,
 )
 from qguide.training.rollouts.rollout import RolloutTask, prompted
-from qguide.training.rollouts.usage import Usage
+from qguide.training.rollouts.usage import UpstreamUsage
 from qguide.training.trajectory import ChatFormat, reply_key, step_messages
 
 
@@ -152,7 +152,7 @@ def _write(
     run: RunFolder,
     scorer: str,
     episodes: Sequence[ScoredEpisodeRow],
-    usage: Usage | None = None,
+    usage: UpstreamUsage | None = None,
 ) -> dict[str, float]:
     """Write all rows at once, then the figures."""
     if not any(episode.decisions for episode in episodes):
@@ -260,7 +260,7 @@ def _siblings(scorer: Scorer, labelled: LabelledTree) -> list[ScoredChoice]:
     for node_id, label in labelled.labels.items():
         node = tree.node(node_id)
         first = firsts.setdefault((node.parent, reply_key(node.step.message)), node_id)
-        read.append(Labelled(node_id, node.parent, Place(first, label)))
+        read.append(Labelled(node_id, node.parent, QPlace(first, label)))
     placed = sibling_choices(labelled, read)
     requests = [_sibling_request(tree, one, observed=scorer.reads_observation) for one in placed]
     results = scorer.score(requests) if requests else []
@@ -278,7 +278,7 @@ def _sibling_request(tree: Tree, siblings: PlacedChoice, *, observed: bool) -> S
     )
 
 
-def _request(decision: Decision, *, observed: bool) -> ScoreRequest:
+def _request(decision: GroupDecision, *, observed: bool) -> ScoreRequest:
     """A decision's candidates, with what each was answered if the Q model reads that."""
     candidates = decision.candidates
     answers = tuple(c.answer for c in candidates)

@@ -35,7 +35,7 @@ from qguide.training.environment import Expert, ExpertBuilder, GoldSuite, Task
 from qguide.training.evaluation.methods import Play, q_guided
 from qguide.training.rollouts.episode import Agent, AgentStep, Episode, derived_seed, first_reply, seeded
 from qguide.training.rollouts.harness import PlayableTask, Rollouts
-from qguide.training.rollouts.method import Method, MethodConfig, Models, Played, play_job
+from qguide.training.rollouts.method import JobModels, Method, MethodConfig, PlayedTask, play_job
 from qguide.training.rollouts.models import check_selection, expert_builder, prior_in_use
 from qguide.training.rollouts.rollout import EnvironmentCall, ModelRequest, RolloutTask
 from qguide.training.trajectory import text_reply
@@ -150,7 +150,7 @@ class Collect(Method[CollectConfig]):
 
     job, unit, rate = "collect", "tasks", "episodes"
 
-    def __init__(self, config: CollectConfig, run: Rollouts, models: Models) -> None:
+    def __init__(self, config: CollectConfig, run: Rollouts, models: JobModels) -> None:
         super().__init__(config, run, models)
         self._build_expert: ExpertBuilder | None = None
         self._gold: GoldSuite | None = None
@@ -172,7 +172,7 @@ class Collect(Method[CollectConfig]):
         folder = self.run.folder
         return finished_task_ids(folder.rows) | finished_task_ids(folder.path / SKIPPED)
 
-    def play(self, playable: PlayableTask) -> RolloutTask[Played]:
+    def play(self, playable: PlayableTask) -> RolloutTask[PlayedTask]:
         """Play one task."""
         task, config, won, steps = playable.task, self.config, 0, 0
         rows: list[TreeRow] = []
@@ -195,7 +195,7 @@ class Collect(Method[CollectConfig]):
         if not rows and not self.run.budget.reason:
             self._skipped.write({"task_id": task.id, "reward": episode.reward})
         counts = {"episodes": attempt + 1, "won": won, "kept": len(rows), "steps": steps}
-        return Played(rows, counts)
+        return PlayedTask(rows, counts)
 
     def note(self, summary: Mapping[str, float]) -> str:
         """See `Method`."""

@@ -19,7 +19,7 @@ from qguide.qnet.records import Row
 from qguide.training.evaluation.records import Comparison, EpisodeRow, MethodName, MethodSummary, Results
 from qguide.training.evaluation.results import (
     Key,
-    Played,
+    PlayedMethod,
     compare_pair,
     condition,
     read_episodes,
@@ -101,10 +101,10 @@ def _method(first: _Evaluation, against: str) -> MethodName:
 
 def _rows(evaluation: _Evaluation, first: _Evaluation, method: MethodName) -> list[ComparedRow]:
     seeds = sorted({row.seed for row in first.results.rows})
-    baseline = Played(method, first.episodes)
+    baseline = PlayedMethod(method, first.episodes)
     rows = []
     for summary in evaluation.results.summary:
-        played = Played(summary.method, evaluation.episodes)
+        played = PlayedMethod(summary.method, evaluation.episodes)
         is_baseline = evaluation is first and summary.method == method
         against = None if is_baseline else compare_pair(played, baseline, seeds)
         rows.append(ComparedRow(run=str(evaluation.run), summary=summary, against=against))

@@ -33,8 +33,8 @@ from qguide.training.evaluation.records import (
     METHODS,
     PARAPHRASED,
     VALUING,
+    EpisodeFailure,
     EpisodeRow,
-    Failure,
     MethodName,
     Results,
 )
@@ -50,7 +50,7 @@ from qguide.training.evaluation.results import (
     summarise,
     write_results,
 )
-from qguide.training.evaluation.schedule import TaskTrials, Trial, plan_trials, play_trials
+from qguide.training.evaluation.schedule import MethodTrial, TaskTrials, plan_trials, play_trials
 from qguide.training.evaluation.search import ValueModels, Verification
 from qguide.training.rollouts.harness import PlayableTask, RolloutConfig, Rollouts, open_rollouts
 from qguide.training.rollouts.hosted import HostedPolicy, is_hosted
@@ -63,7 +63,7 @@ from qguide.training.rollouts.models import (
     sha256_of_q_model,
 )
 from qguide.training.rollouts.rollout import RolloutTask
-from qguide.training.rollouts.usage import Usage
+from qguide.training.rollouts.usage import UpstreamUsage
 
 PLOT = "success_vs_tokens.png"
 PACKAGES = ("qguide", "torch", "transformers", "numpy")
@@ -243,7 +243,7 @@ def _with_fitted_prior(config: EvaluateConfig) -> EvaluateConfig:
 
 def _play_all(
     config: EvaluateConfig, rollouts: Rollouts, policy: BatchPolicy | HostedPolicy, models: ValueModels
-) -> list[Failure]:
+) -> list[EpisodeFailure]:
     """Play every trial that has no row yet, and return the failures."""
     evaluator = _Evaluator(config, rollouts, observes=models.observes)
     rollouts.play(
@@ -280,10 +280,10 @@ class _Evaluator:
         self._rollouts = rollouts
         self.trials = plan_trials(config.methods, config.seeds)
         self.played = read_episodes(rollouts.folder.path)
-        self.failures: list[Failure] = []
+        self.failures: list[EpisodeFailure] = []
         self._won = self._counted = 0
 
-    def waiting(self, task_id: str) -> list[Trial]:
+    def waiting(self, task_id: str) -> list[MethodTrial]:
         """The trials of a task that have no episode yet."""
         return [t for t in self.trials if (t.method, t.seed, task_id) not in self.played]
 
@@ -312,7 +312,7 @@ class _Evaluator:
         self._counted += 1
         self._rollouts.write(row, note=f"{self._won}/{self._counted} won")
 
-    def _on_failure(self, failure: Failure) -> None:
+    def _on_failure(self, failure: EpisodeFailure) -> None:
         self.failures.append(failure)
         self._rollouts.metrics.write(failure)
         self._rollouts.advance(f"{len(self.failures)} failed")
@@ -322,10 +322,10 @@ def _sum_up(
     config: EvaluateConfig,
     conditions: dict[str, Any],
     rollouts: Rollouts,
-    failures: Sequence[Failure],
+    failures: Sequence[EpisodeFailure],
     *,
     seconds: float,
-    judged: Usage | None,
+    judged: UpstreamUsage | None,
     console: Console,
 ) -> Results:
     """Compute, write and show the results."""

@@ -25,7 +25,7 @@ from qguide.training.data.trajectories import best_trajectories
 from qguide.training.exploration.mcts import Mcts, SearchedTree, search_task
 from qguide.training.exploration.tree_expansion import Exploration, ExploredTree, explore_task
 from qguide.training.rollouts.harness import PlayableTask, Rollouts
-from qguide.training.rollouts.method import Method, MethodConfig, Models, Played, play_job
+from qguide.training.rollouts.method import JobModels, Method, MethodConfig, PlayedTask, play_job
 from qguide.training.rollouts.models import EMBEDDED, check_selection, prior_in_use
 from qguide.training.rollouts.policies import guide_actions
 from qguide.training.rollouts.rollout import RolloutTask
@@ -118,13 +118,13 @@ class Explore(Method[ExploreConfig]):
     job, unit, rate = "explore", "trees", "draws"
     means = frozenset({"branching_fraction", "expanded_branching_fraction", "mean_leaf_reward"})
 
-    def __init__(self, config: ExploreConfig, run: Rollouts, models: Models) -> None:
+    def __init__(self, config: ExploreConfig, run: Rollouts, models: JobModels) -> None:
         branches = run.branch() != "none"
         super().__init__(config if branches else whole_episodes(config), run, models)
         self._expert = best_trajectories(config.expert)
         self._prior = prior_in_use(config.guide, config.selection, config.tau) if config.guide else None
 
-    def play(self, playable: PlayableTask) -> RolloutTask[Played]:
+    def play(self, playable: PlayableTask) -> RolloutTask[PlayedTask]:
         """Grow the tree of one task."""
         config = self.config
         growing = self._grow(playable)
@@ -135,7 +135,7 @@ class Explore(Method[ExploreConfig]):
         depth = config.mcts.max_steps if searches else config.exploration.depth
         figures = tree_figures(explored, depth=depth)
         self.run.metrics.write({"task_id": playable.task.id, **figures})
-        return Played([explored_row(playable, config.environment.name, explored)], figures)
+        return PlayedTask([explored_row(playable, config.environment.name, explored)], figures)
 
     def note(self, summary: Mapping[str, float]) -> str:
         """See `Method`."""

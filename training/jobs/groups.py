@@ -30,7 +30,7 @@ from qguide.training.exploration.decision_groups import (
 from qguide.training.options import JobOptions
 from qguide.training.rollouts.episode import Agent, derived_seed, first_reply, seeded
 from qguide.training.rollouts.harness import PlayableTask, Rollouts
-from qguide.training.rollouts.method import Method, MethodConfig, Models, Played, play_job
+from qguide.training.rollouts.method import JobModels, Method, MethodConfig, PlayedTask, play_job
 from qguide.training.rollouts.models import EMBEDDED, expert_builder
 from qguide.training.rollouts.rollout import RolloutTask
 
@@ -129,7 +129,7 @@ class Groups(Method[GroupsConfig]):
 
     job, unit, rate = "groups", "episodes", "states"
 
-    def __init__(self, config: GroupsConfig, run: Rollouts, models: Models) -> None:
+    def __init__(self, config: GroupsConfig, run: Rollouts, models: JobModels) -> None:
         super().__init__(config, run, models)
         self._valued = run.branch() != "none"
         run.budget.wanted = config.differing
@@ -139,7 +139,7 @@ class Groups(Method[GroupsConfig]):
         if config.continuation.by == "expert":
             self._build_expert = partial(expert_builder(config.environment), forgetful=True)
 
-    def play(self, playable: PlayableTask) -> RolloutTask[Played]:
+    def play(self, playable: PlayableTask) -> RolloutTask[PlayedTask]:
         """Play the decisions of one task."""
         config = self.config
         played = yield from play_decisions(
@@ -153,7 +153,7 @@ class Groups(Method[GroupsConfig]):
             budget=self.run.budget,
         )
         row = decided_row(playable.task, config.environment.name, playable.environment.chat.system, played)
-        return Played([row], groups_figures(row, playable.environment))
+        return PlayedTask([row], groups_figures(row, playable.environment))
 
     def note(self, summary: Mapping[str, float]) -> str:
         """See `Method`."""

@@ -36,7 +36,7 @@ from qguide.training.data.trajectories import Trajectory
 from qguide.training.recordings.episode import BadRecord
 from qguide.training.recordings.formats.read import IMPORTED, ReadingModels, made_of_episodes, recording_of
 from qguide.training.recordings.json_stream import OnBytes
-from qguide.training.recordings.report import EpisodeFigures, ImportReport, Tally
+from qguide.training.recordings.report import EpisodeFigures, ImportReport, ImportTally
 from qguide.training.recordings.task_tree import build_task_trees
 from qguide.training.workers.config import RowWorkers, Workers
 from qguide.training.workers.ray_actors import connected, spread
@@ -94,7 +94,7 @@ def run_import(config: ImportConfig, *, console: Console | None = None) -> Impor
         # SQLite keeps in a temporary file what is too much for memory, and sorts there.
         index = closing(sqlite3.connect(""))
         with _removed_on_failure(run, trajectories, trees), connected(config.workers), index as places:
-            tally = Tally(files=len(paths))
+            tally = ImportTally(files=len(paths))
             make, on_workers = partial(_written, config.environment), partial(spread, workers=config.workers)
             with _progress(paths, console) as on_bytes:
                 found = made_of_episodes(recording, fields, make, on_workers, on_bytes=on_bytes)
@@ -140,7 +140,7 @@ def _written(environment: str, found: Trajectory | BadRecord) -> WrittenEpisode 
 
 
 def _write_trajectories(
-    episodes: Iterable[WrittenEpisode | BadRecord], output: Path, tally: Tally, places: sqlite3.Connection
+    episodes: Iterable[WrittenEpisode | BadRecord], output: Path, tally: ImportTally, places: sqlite3.Connection
 ) -> None:
     """Write every episode, and note its task and the offset of its row in the file."""
     places.execute("CREATE TABLE rows (task, start)")
@@ -155,7 +155,7 @@ def _write_trajectories(
             tally.add_episode(found.figures)
 
 
-def _require_episodes(config: ImportConfig, tally: Tally) -> None:
+def _require_episodes(config: ImportConfig, tally: ImportTally) -> None:
     """Refuse a source with bad records, unless they may be skipped, and one without episodes."""
     listed = "\n  ".join(tally.bad)
     more = tally.skipped - len(tally.bad)

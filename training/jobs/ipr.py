@@ -38,7 +38,7 @@ from qguide.training.exploration.contrast import Contrast, Contrasted, RewardMod
 from qguide.training.exploration.step_rewards import StepRewards
 from qguide.training.rollouts.harness import PlayableTask, Rollouts
 from qguide.training.rollouts.hosted import PREFIX, ROW_FIELDS, HostedPolicy, is_hosted
-from qguide.training.rollouts.method import Method, MethodConfig, Models, Played, hashes_of, play_job
+from qguide.training.rollouts.method import JobModels, Method, MethodConfig, PlayedTask, hashes_of, play_job
 from qguide.training.rollouts.models import EMBEDDED
 from qguide.training.rollouts.rollout import RolloutTask
 from qguide.training.trajectory import Step
@@ -89,7 +89,7 @@ def run_ipr(
     console: Console | None = None,
 ) -> dict[str, float]:
     """Explore the tasks that have no row yet, then write the pairs of all tasks."""
-    weights = hashes_of(config, Models(policy, rollouts, q_model))
+    weights = hashes_of(config, JobModels(policy, rollouts, q_model))
     for folder in config.earlier:
         _require_same_scorer(folder, config, weights)
     return play_job(Ipr, config, policy=policy, rollouts=rollouts, q_model=q_model, console=console)
@@ -126,7 +126,7 @@ class Ipr(Method[IprConfig]):
 
     job, unit, rate, file = "ipr", "trajectories", "rollouts", EXPLORED
 
-    def __init__(self, config: IprConfig, run: Rollouts, models: Models) -> None:
+    def __init__(self, config: IprConfig, run: Rollouts, models: JobModels) -> None:
         super().__init__(config, run, models)
         run.require_branches()
         q_model = models.q_model
@@ -146,7 +146,7 @@ class Ipr(Method[IprConfig]):
             )
         return without | finished_task_ids(self.run.folder.path / EXPLORED)
 
-    def play(self, playable: PlayableTask) -> RolloutTask[Played]:
+    def play(self, playable: PlayableTask) -> RolloutTask[PlayedTask]:
         """Explore one task."""
         config, task_id = self.config, playable.task.id
         trajectory = self._experts[task_id]
@@ -167,7 +167,7 @@ class Ipr(Method[IprConfig]):
             "rollouts": contrasted.rollouts,
             "completion_tokens": contrasted.completion_tokens,
         }
-        return Played([row], figures)
+        return PlayedTask([row], figures)
 
     def derive(self) -> dict[str, float]:
         """Write the pairs of all explored tasks; returns their figures, see `figures_of`."""

@@ -20,7 +20,7 @@ from qguide.qnet.models.feature_q import save_feature_q
 from qguide.qnet.models.manifest import Manifest, PriorSection
 from qguide.training.data.runs import open_run
 from qguide.training.learning.advantage import Options
-from qguide.training.learning.episodes import Episode, HeldBack, played_of
+from qguide.training.learning.episodes import HeldBack, LearnedEpisode, played_of
 from qguide.training.learning.learner import Learned, judged_by, learn
 from qguide.training.learning.sources import read_learnable
 from qguide.training.licence.credit import FEWEST_EPISODES, FEWEST_UNITS
@@ -117,7 +117,7 @@ def _hint(manifest: Manifest, held_back: HeldBack) -> str:
     return ""
 
 
-def _manifest(config: LearnConfig, learned: Learned, episodes: list[Episode], held_back: HeldBack) -> Manifest:
+def _manifest(config: LearnConfig, learned: Learned, episodes: list[LearnedEpisode], held_back: HeldBack) -> Manifest:
     rewards = [episode.reward for episode in episodes]
     return Manifest(
         kind="features",

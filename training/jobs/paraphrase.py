@@ -17,7 +17,7 @@ from qguide.qnet.types import Candidate, Message, SampleRequest, Sampling
 from qguide.training.evaluation.paraphrased import ParaphraseRow
 from qguide.training.rollouts.episode import derived_seed
 from qguide.training.rollouts.harness import PlayableTask, Rollouts
-from qguide.training.rollouts.method import Method, MethodConfig, Models, Played, play_job
+from qguide.training.rollouts.method import JobModels, Method, MethodConfig, PlayedTask, play_job
 from qguide.training.rollouts.rollout import RolloutTask
 
 
@@ -45,7 +45,7 @@ class Paraphrase(Method[ParaphraseConfig]):
 
     job, unit, rate, as_agent = "paraphrase", "tasks", "paraphrases", False
 
-    def __init__(self, config: ParaphraseConfig, run: Rollouts, models: Models) -> None:
+    def __init__(self, config: ParaphraseConfig, run: Rollouts, models: JobModels) -> None:
         super().__init__(config, run, models)
         environment = run.suite.environment
         if not environment.task_markers:
@@ -55,7 +55,7 @@ class Paraphrase(Method[ParaphraseConfig]):
                 "where the first observation states it"
             )
 
-    def play(self, playable: PlayableTask) -> RolloutTask[Played]:
+    def play(self, playable: PlayableTask) -> RolloutTask[PlayedTask]:
         """Paraphrase one task."""
         config, environment = self.config, playable.environment
         first = yield from playable.game(config.seed).first()
@@ -81,7 +81,7 @@ class Paraphrase(Method[ParaphraseConfig]):
         row = ParaphraseRow(
             task_id=playable.task.id, kind=playable.task.kind, task=task, texts=texts, source=self.source
         )
-        return Played([row], {"paraphrases": len(texts)})
+        return PlayedTask([row], {"paraphrases": len(texts)})
 
 
 run_paraphrase = partial(play_job, Paraphrase)

@@ -25,7 +25,7 @@ from qguide.training.exploration.decision_groups import decided_row
 from qguide.training.exploration.rising import THIRDS, Rising, explore_rising, extreme_pair, rising_shares, rollout_rows
 from qguide.training.exploration.step_rewards import StepRewards
 from qguide.training.rollouts.harness import PlayableTask, Rollouts
-from qguide.training.rollouts.method import Method, MethodConfig, Models, Played, play_job
+from qguide.training.rollouts.method import JobModels, Method, MethodConfig, PlayedTask, play_job
 from qguide.training.rollouts.models import EMBEDDED
 from qguide.training.rollouts.rollout import RolloutTask
 
@@ -56,11 +56,11 @@ class Rro(Method[RroConfig]):
 
     job, unit, rate, file = "rro", "trajectories", "rollouts", EXPLORED
 
-    def __init__(self, config: RroConfig, run: Rollouts, models: Models) -> None:
+    def __init__(self, config: RroConfig, run: Rollouts, models: JobModels) -> None:
         super().__init__(config, run, models)
         run.require_branches()
 
-    def play(self, playable: PlayableTask) -> RolloutTask[Played]:
+    def play(self, playable: PlayableTask) -> RolloutTask[PlayedTask]:
         """Explore one task."""
         config = self.config
         game = playable.game(config.seed)
@@ -68,7 +68,7 @@ class Rro(Method[RroConfig]):
         row = decided_row(playable.task, config.environment.name, playable.environment.chat.system, explored)
         row = row.model_copy(update={"rollouts": rollout_rows(explored.start)})
         tokens = explored.completion_tokens + explored.rollout_tokens
-        return Played([row], {"rollouts": _rollouts_of(row), "completion_tokens": tokens})
+        return PlayedTask([row], {"rollouts": _rollouts_of(row), "completion_tokens": tokens})
 
     def derive(self) -> dict[str, float]:
         """Write the pairs of all explored tasks; returns their figures, see `figures_of`."""

@@ -31,7 +31,7 @@ from qguide.qnet.chat_messages import message_key
 from qguide.qnet.features.hashing import Hasher, mean_of
 from qguide.qnet.features.state_action import candidate_features, state_features, state_of
 from qguide.qnet.types import History, Message
-from qguide.training.learning.episodes import Episode, HeldBack, folds_of, units_of
+from qguide.training.learning.episodes import HeldBack, LearnedEpisode, folds_of, units_of
 from qguide.training.learning.ridge import Design, Floats, designs, reweighted_ridge, ridge
 from qguide.training.trajectory import Drawn
 
@@ -122,7 +122,7 @@ class Fit:
         return told if self.unearned is None else steps.earned + told
 
 
-def steps_of(episodes: Sequence[Episode], hasher: Hasher, *, held_back: HeldBack = "tasks") -> Steps:
+def steps_of(episodes: Sequence[LearnedEpisode], hasher: Hasher, *, held_back: HeldBack = "tasks") -> Steps:
     """Features of all decisions."""
     chance = Random(_SEED)
     anything = [action for episode in episodes for action in episode.actions]

@@ -10,7 +10,7 @@ from qguide.training.trajectory import Drawn
 
 
 @dataclass(frozen=True, slots=True)
-class Episode:
+class LearnedEpisode:
     """One episode and what it earned.
 
     Attributes:
@@ -44,10 +44,10 @@ class Episode:
         return self.drawn or ((),) * len(self.actions)
 
 
-def episode_of(trajectory: Trajectory) -> Episode:
+def episode_of(trajectory: Trajectory) -> LearnedEpisode:
     """The episode of a recorded trajectory; replies not to be imitated teach, too."""
     replies = trajectory.replies
-    return Episode(
+    return LearnedEpisode(
         trajectory.task_id,
         tuple(trajectory.messages[:i] for i in replies),
         tuple(trajectory.messages[i] for i in replies),
@@ -61,12 +61,12 @@ HeldBack = Literal["tasks", "episodes"]
 """Units that are held back together: all episodes of a task, or each episode by itself."""
 
 
-def played_of(episodes: Sequence[Episode]) -> list[str]:
+def played_of(episodes: Sequence[LearnedEpisode]) -> list[str]:
     """Name of the played episode that each one is, or is a candidate of."""
     return [episode.part_of or str(number) for number, episode in enumerate(episodes)]
 
 
-def units_of(episodes: Sequence[Episode], held_back: HeldBack) -> list[str]:
+def units_of(episodes: Sequence[LearnedEpisode], held_back: HeldBack) -> list[str]:
     """Name of the unit that each episode is held back with.
 
     Held-back tasks tell what a Q model is worth in new tasks. Where the same tasks come again, it

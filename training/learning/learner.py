@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from qguide.qnet.features.hashing import Hasher
 from qguide.qnet.models.feature_q import FeatureQ, feature_q_of
 from qguide.training.learning.advantage import Fit, Options, Steps, fit, steps_of
-from qguide.training.learning.episodes import Episode, HeldBack, folds_of, played_of, units_of
+from qguide.training.learning.episodes import HeldBack, LearnedEpisode, folds_of, played_of, units_of
 from qguide.training.learning.preferences import (
     Weights,
     choices_of,
@@ -50,7 +50,7 @@ class Learned:
     weights: Weights
 
 
-def judged_by(episodes: Sequence[Episode]) -> HeldBack:
+def judged_by(episodes: Sequence[LearnedEpisode]) -> HeldBack:
     """Units held back to judge a fit whose tasks come again: tasks, if they are enough for it.
 
     Where both are possible, held-back episodes led to no better fits (docs/results/learning.md).
@@ -59,7 +59,7 @@ def judged_by(episodes: Sequence[Episode]) -> HeldBack:
     return "tasks" if len(tasks) >= FEWEST_UNITS else "episodes"
 
 
-def learn(episodes: Sequence[Episode], options: Options, hasher: Hasher) -> Learned:
+def learn(episodes: Sequence[LearnedEpisode], options: Options, hasher: Hasher) -> Learned:
     """The Q model of these episodes, assessed.
 
     Raises:
@@ -77,7 +77,7 @@ def learn(episodes: Sequence[Episode], options: Options, hasher: Hasher) -> Lear
 class _Assessor:
     """Predictions for each fold of tasks by a model of the others."""
 
-    def __init__(self, episodes: Sequence[Episode], steps: Steps, options: Options, hasher: Hasher) -> None:
+    def __init__(self, episodes: Sequence[LearnedEpisode], steps: Steps, options: Options, hasher: Hasher) -> None:
         self._episodes = episodes
         self._steps = steps
         self._hasher = hasher

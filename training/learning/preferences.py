@@ -14,7 +14,7 @@ from scipy.optimize import nnls
 from qguide.qnet.chat_messages import message_key
 from qguide.qnet.decision.selection import prior_of
 from qguide.qnet.types import Message
-from qguide.training.learning.episodes import Episode
+from qguide.training.learning.episodes import LearnedEpisode
 from qguide.training.learning.ridge import Floats
 from qguide.training.trajectory import Drawn
 
@@ -66,7 +66,7 @@ def choice_of(action: Message, drawn: Sequence[Drawn]) -> Choice | None:
     return Choice(tuple(first.values()), numbers, effects.index(taken), greedy)
 
 
-def choices_of(episodes: Sequence[Episode]) -> list[Choice | None]:
+def choices_of(episodes: Sequence[LearnedEpisode]) -> list[Choice | None]:
     """The choice behind every action, in order."""
     return [
         choice_of(action, drawn)

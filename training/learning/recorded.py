@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from qguide.qnet.chat_messages import message_key
 from qguide.qnet.decision.selection import prior_of
 from qguide.qnet.types import History, Message
-from qguide.training.learning.episodes import Episode
+from qguide.training.learning.episodes import LearnedEpisode
 from qguide.training.licence.evidence import HeldBackDecision
 from qguide.training.trajectory import Drawn
 
@@ -46,7 +46,7 @@ class _Visited:
                 self.greedy = message_key(one.message)
 
 
-def recorded_decisions(episodes: Sequence[Episode], q_values: QValues) -> list[HeldBackDecision]:
+def recorded_decisions(episodes: Sequence[LearnedEpisode], q_values: QValues) -> list[HeldBackDecision]:
     """The states of these episodes with at least two candidates, valued by a Q model.
 
     Args:
@@ -56,7 +56,7 @@ def recorded_decisions(episodes: Sequence[Episode], q_values: QValues) -> list[H
     return [_decision(visited, q_values) for visited in _branching(episodes)]
 
 
-def _branching(episodes: Sequence[Episode]) -> Iterator[_Visited]:
+def _branching(episodes: Sequence[LearnedEpisode]) -> Iterator[_Visited]:
     found: dict[tuple[object, ...], _Visited] = {}
     for episode in episodes:
         for history, action, drawn in zip(episode.states, episode.actions, episode.choices, strict=True):

@@ -37,7 +37,7 @@ _SEED: Final = 0
 
 
 @dataclass(frozen=True, slots=True)
-class Columns:
+class HashedColumns:
     """Columns that occur among the 2^bits, those that are equal but for the sign as one.
 
     Attributes:
@@ -55,9 +55,9 @@ class Columns:
     halves: NDArray[np.int32]
     bits: int
 
-    def where(self, chosen: NDArray[np.bool_]) -> "Columns":
+    def where(self, chosen: NDArray[np.bool_]) -> "HashedColumns":
         """Some of the columns."""
-        return Columns(self.used, self.numbers[chosen], self.shares[:, chosen], self.halves[chosen], self.bits)
+        return HashedColumns(self.used, self.numbers[chosen], self.shares[:, chosen], self.halves[chosen], self.bits)
 
     def spread(self, weights: Floats) -> NDArray[np.float32]:
         """(2^bits,) the weights (m,) at the places of all columns, 0 elsewhere."""
@@ -75,7 +75,7 @@ class Design:
     """
 
     rows: Any
-    columns: Columns
+    columns: HashedColumns
 
     def where(self, chosen: NDArray[np.bool_]) -> "Design":
         """Some of the examples, in the same columns."""
@@ -101,7 +101,7 @@ def designs(fitted: Sequence[Sparse], judged: Sequence[Sparse] = (), *, bits: in
     return Design(merged[: len(fitted)], columns), Design(merged[len(fitted) :], columns)
 
 
-def columns_of(rows: Any, used: NDArray[np.int32], *, bits: int) -> Columns:
+def columns_of(rows: Any, used: NDArray[np.int32], *, bits: int) -> HashedColumns:
     """The columns of examples (n, k).
 
     They are told apart by a random projection, of which chance makes two equal once in 2^50. Those
@@ -115,7 +115,7 @@ def columns_of(rows: Any, used: NDArray[np.int32], *, bits: int) -> Columns:
     shares = sparse.csr_matrix((signs.astype(np.float32), of, starts), (len(of), len(numbers)))
     of_columns = np.zeros(len(numbers), np.int32)
     of_columns[of] = halves
-    return Columns(used, numbers.astype(np.float64), shares, of_columns, bits)
+    return HashedColumns(used, numbers.astype(np.float64), shares, of_columns, bits)
 
 
 def ridge(x: Design, y: Floats, *, alpha: float, sizes: Floats | None = None) -> tuple[Floats, float]:

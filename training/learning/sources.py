@@ -17,7 +17,7 @@ from qguide.training.data.records import recorded_once
 from qguide.training.data.row_files import is_file
 from qguide.training.data.runs import RunFolder
 from qguide.training.data.trajectories import Trajectory
-from qguide.training.learning.episodes import Episode, episode_of
+from qguide.training.learning.episodes import LearnedEpisode, episode_of
 from qguide.training.recordings.fields import Fields
 from qguide.training.recordings.formats.read import found_episodes, read_source
 from qguide.training.trajectory import Drawn
@@ -25,7 +25,7 @@ from qguide.training.trajectory import Drawn
 
 def read_learnable(
     sources: Sequence[Path], fields: Fields, *, skip_bad: bool, format_: str | None = None
-) -> list[Episode]:
+) -> list[LearnedEpisode]:
     """All episodes of these sources, in their order.
 
     Args:
@@ -40,8 +40,8 @@ def read_learnable(
         RecordError: a record holds no episode, and `skip_bad` is not set.
     """
     read = chain.from_iterable(_read(one, fields, format_, skip_bad=skip_bad) for one in sources)
-    found = recorded_once(read, lambda one: "" if isinstance(one, Episode) else one.episode)
-    every = (one if isinstance(one, Episode) else episode_of(one) for one in found)
+    found = recorded_once(read, lambda one: "" if isinstance(one, LearnedEpisode) else one.episode)
+    every = (one if isinstance(one, LearnedEpisode) else episode_of(one) for one in found)
     if not (episodes := [one for one in every if one.actions]):
         listed = ", ".join(map(str, sources)) or "no source"
         raise ConfigError(f"{listed} holds no episode with an action; name another source")
@@ -59,7 +59,9 @@ def read_states(sources: Sequence[Path]) -> list[tuple[str, History]]:
     return [(episode.task, state) for episode in episodes for state in episode.states]
 
 
-def _read(source: Path, fields: Fields, format_: str | None, *, skip_bad: bool) -> Iterator[Episode | Trajectory]:
+def _read(
+    source: Path, fields: Fields, format_: str | None, *, skip_bad: bool
+) -> Iterator[LearnedEpisode | Trajectory]:
     if is_file(RunFolder(source).rows) and holds_groups(source):
         for number, row in enumerate(read_groups(source)):
             yield from _candidates(row, f"{source}:{number}")
@@ -68,9 +70,9 @@ def _read(source: Path, fields: Fields, format_: str | None, *, skip_bad: bool) 
     yield from found_episodes(found, skip_bad=skip_bad)
 
 
-def _candidates(row: TreeRow, played: str) -> Iterator[Episode]:
+def _candidates(row: TreeRow, played: str) -> Iterator[LearnedEpisode]:
     for decision in decisions_of(row):
         drawn = tuple(Drawn(node.message, node.count, greedy=node.greedy) for node in decision.candidates)
         for node in decision.candidates:
             outcome = fmean(rollout.outcome_reward for rollout in node.rollouts)
-            yield Episode(row.task_id, (decision.history,), (node.message,), outcome, (drawn,), part_of=played)
+            yield LearnedEpisode(row.task_id, (decision.history,), (node.message,), outcome, (drawn,), part_of=played)

@@ -18,7 +18,7 @@ from qguide.qnet.features.hashing import FRAME, QUANTILES, TASK, Hasher, Hashes,
 from qguide.qnet.features.state_action import TASK_WORDS
 from qguide.qnet.features.words import is_number, numbers_of, words_of
 from qguide.qnet.types import INSTRUCTING, Message
-from qguide.training.learning.episodes import Episode, played_of
+from qguide.training.learning.episodes import LearnedEpisode, played_of
 from qguide.training.learning.ridge import Floats
 from qguide.training.learning.templates import known_facts, patterns_of, repeated
 
@@ -47,7 +47,7 @@ MOST: Final = 0.95
 """Share of the episodes that have one."""
 
 
-def hasher_reading(episodes: Sequence[Episode], hasher: Hasher) -> Hasher:
+def hasher_reading(episodes: Sequence[LearnedEpisode], hasher: Hasher) -> Hasher:
     """The hasher with the vocabulary and the sizes of numbers of these episodes, each as it was played."""
     episodes = _as_played(episodes)
     words = vocabulary_of(episodes, hasher)
@@ -60,15 +60,15 @@ def hasher_reading(episodes: Sequence[Episode], hasher: Hasher) -> Hasher:
     return hasher.reading(np.union1d(words, hasher.hashes(facts)), sizes)
 
 
-def _as_played(episodes: Sequence[Episode]) -> list[Episode]:
+def _as_played(episodes: Sequence[LearnedEpisode]) -> list[LearnedEpisode]:
     """Of the candidates of each played episode one with the most before it, which has read what the others have."""
-    longest: dict[str, Episode] = {}
+    longest: dict[str, LearnedEpisode] = {}
     for name, one in zip(played_of(episodes), episodes, strict=True):
         longest[name] = max(longest.get(name, one), one, key=lambda each: len(each.states[-1]))
     return list(longest.values())
 
 
-def sizes_of(episodes: Sequence[Episode], hasher: Hasher) -> Sizes:
+def sizes_of(episodes: Sequence[LearnedEpisode], hasher: Hasher) -> Sizes:
     """Quantiles of the numbers that are observed after each word, where these are at least 8.
 
     They are taken over all tasks, and over those with each word of the vocabulary that is read.
@@ -121,7 +121,7 @@ def _places_of(
     return [(labels[i], words[j]) for i, j in zip(rows, columns, strict=True)]
 
 
-def vocabulary_of(episodes: Sequence[Episode], hasher: Hasher) -> Hashes:
+def vocabulary_of(episodes: Sequence[LearnedEpisode], hasher: Hasher) -> Hashes:
     """Hashes of the words, of the frame, and of the patterns of sentences, in order."""
     frame = _frame_of(episodes)
     split = [_opening_and_observed(episode.states[-1][len(frame) :]) for episode in episodes]
@@ -134,7 +134,7 @@ def vocabulary_of(episodes: Sequence[Episode], hasher: Hasher) -> Hashes:
     return np.unique(hasher.hashes(known))
 
 
-def _frame_of(episodes: Sequence[Episode]) -> Sequence[Message]:
+def _frame_of(episodes: Sequence[LearnedEpisode]) -> Sequence[Message]:
     """The messages with which every episode begins, where there are several tasks."""
     if len({episode.task for episode in episodes}) < FEWEST:
         return ()

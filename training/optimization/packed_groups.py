@@ -12,8 +12,8 @@ from qguide.qnet.models.match_features import match_features, observed_features,
 from qguide.qnet.records import TreeRow
 from qguide.qnet.rendering.renderer import RenderedEpisode, Renderer
 from qguide.training.algorithms.choice_quality import PlacedChoice
-from qguide.training.data.decision_groups import Decision, GroupLabels, choices_of, decisions_of
-from qguide.training.optimization.packed_trees import Framing, PackedTree, Place, ReadAt
+from qguide.training.data.decision_groups import GroupDecision, GroupLabels, choices_of, decisions_of
+from qguide.training.optimization.packed_trees import Framing, PackedTree, QPlace, ReadAt
 
 
 def pack_groups(
@@ -49,7 +49,7 @@ def pack_groups(
             packed.append(tree := PackedTree())
         read = _add(tree, asked, read_at, framing, with_features=with_features)
         found = decision.labels(labels)
-        places = [Place(at, label.value) for at, label in zip(read, found, strict=True)]
+        places = [QPlace(at, label.value) for at, label in zip(read, found, strict=True)]
         _label(tree, places, min_label_margin=min_label_margin)
         if len(places) > 1:
             choice = decision.choice(found, task=row.task_id)
@@ -59,7 +59,7 @@ def pack_groups(
     return packed
 
 
-def _label(tree: PackedTree, places: Sequence[Place], *, min_label_margin: float) -> None:
+def _label(tree: PackedTree, places: Sequence[QPlace], *, min_label_margin: float) -> None:
     """Add the labels of one state's candidates, and its pairs."""
     for place in places:
         tree.label(place)
@@ -94,7 +94,7 @@ class _Rendered:
         return tree.new_tokens(self.state.token_ids) + behind
 
 
-def _render(renderer: Renderer, decision: Decision, *, answers: bool) -> _Rendered:
+def _render(renderer: Renderer, decision: GroupDecision, *, answers: bool) -> _Rendered:
     history = decision.history
     said = [candidate.message for candidate in decision.candidates]
     observed = [candidate.answer for candidate in decision.candidates]

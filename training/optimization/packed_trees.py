@@ -64,7 +64,7 @@ def regression_columns(
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class QPlace:
     """Position in a packed tree where an action's Q is read.
 
     Attributes:
@@ -76,7 +76,7 @@ class Place:
     q_value: float
 
 
-Pair = tuple[Place, Place]
+Pair = tuple[QPlace, QPlace]
 """(better, worse) actions of the same state."""
 
 
@@ -127,7 +127,7 @@ class PackedTree(TokenTrie):
     weight: MutableSequence[float] = field(default_factory=list)
     weighted: MutableSequence[float] = field(default_factory=list)
     pairs: list[Pair] = field(default_factory=list)
-    successions: list[tuple[Place, Place]] = field(default_factory=list)
+    successions: list[tuple[QPlace, QPlace]] = field(default_factory=list)
     groups: list[PlacedChoice] = field(default_factory=list)
     features: dict[int, NDArray[np.float32]] = field(default_factory=dict)
     observed: set[int] = field(default_factory=set)
@@ -158,7 +158,7 @@ class PackedTree(TokenTrie):
             self.weighted[index] += w * t
         return indices
 
-    def label(self, place: Place) -> None:
+    def label(self, place: QPlace) -> None:
         """Add an action's label at the position where its Q is read."""
         self.weight[place.position] += 1.0
         self.weighted[place.position] += place.q_value
@@ -190,14 +190,14 @@ class PackedTree(TokenTrie):
         return TokenTrie._append(self, before, token, depth)
 
 
-def sibling_pairs(places: Iterable[tuple[int, Place]], *, min_label_margin: float) -> list[Pair]:
+def sibling_pairs(places: Iterable[tuple[int, QPlace]], *, min_label_margin: float) -> list[Pair]:
     """All (better, worse) pairs among actions of the same parent.
 
     Args:
         places: (parent id, place) of every labelled action of a tree.
         min_label_margin: smallest difference between labels that makes a pair.
     """
-    families: dict[int, list[Place]] = defaultdict(list)
+    families: dict[int, list[QPlace]] = defaultdict(list)
     for parent, place in places:
         families[parent].append(place)
     return [
@@ -288,7 +288,7 @@ class Labelled(NamedTuple):
 
     node_id: int
     parent_id: int
-    place: Place
+    place: QPlace
 
 
 def sibling_choices(labelled: LabelledTree, places: Iterable[Labelled]) -> list[PlacedChoice]:
@@ -321,7 +321,7 @@ def sibling_choices(labelled: LabelledTree, places: Iterable[Labelled]) -> list[
 def _labelled_places(path: LabelledPath, read: Sequence[int], indices: Sequence[int]) -> list[Labelled]:
     """The actions whose label is in this path."""
     return [
-        Labelled(node.id, node.parent, Place(indices[i], q))
+        Labelled(node.id, node.parent, QPlace(indices[i], q))
         for node, i, q in zip(path.nodes, read, path.q_values, strict=True)
         if q is not None
     ]

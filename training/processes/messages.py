@@ -112,7 +112,7 @@ class HostSpec(Protocol):
         ...
 
 
-class Worker(Protocol):
+class EnvironmentWorker(Protocol):
     """One process that holds environments and answers one request at a time."""
 
     def ask(self, request: Request) -> Reply:
@@ -127,7 +127,7 @@ class Worker(Protocol):
 class Executor(Protocol):
     """A place where workers run."""
 
-    def start(self) -> Worker:
+    def start(self) -> EnvironmentWorker:
         """Start one more worker; returns before it is ready."""
         ...
 

@@ -84,7 +84,7 @@ class EpisodeFigures(NamedTuple):
 
 
 @dataclass(slots=True)
-class Tally:
+class ImportTally:
     """Running figures of an import.
 
     Attributes:

@@ -16,14 +16,14 @@ Path = tuple[Node, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class TaskTree:
+class ImportedTree:
     """The tree of one task as a record, and its figures, named as `recordings.report.ImportReport` has them."""
 
     row: TreeRow
     figures: Counter[str]
 
 
-def build_task_trees(rows: Sequence[TreeRow]) -> list[TaskTree]:
+def build_task_trees(rows: Sequence[TreeRow]) -> list[ImportedTree]:
     """Merge the episodes of one task, each a path; equal beginnings become the same nodes.
 
     Episodes that open with other messages are in other states, so each opening becomes a tree of
@@ -38,7 +38,7 @@ def build_task_trees(rows: Sequence[TreeRow]) -> list[TaskTree]:
     ]
 
 
-def _build_tree(rows: Sequence[TreeRow], *, task_id: str) -> TaskTree:
+def _build_tree(rows: Sequence[TreeRow], *, task_id: str) -> ImportedTree:
     """The tree of episodes with the same opening.
 
     The longest come first, so that no inner node has an outcome: an episode that another one
@@ -78,7 +78,7 @@ def _build_tree(rows: Sequence[TreeRow], *, task_id: str) -> TaskTree:
         draws=len(rows),
         completion_tokens=sum(row.completion_tokens for row in rows),
     )
-    return TaskTree(row, figures)
+    return ImportedTree(row, figures)
 
 
 def _said(path: Path) -> tuple[tuple[str, str, bool], ...]:

@@ -23,9 +23,17 @@ from qguide.qnet.work import all_of, in_session
 from qguide.training.data.runs import JsonlWriter, RunFolder
 from qguide.training.rollouts.hosted import Draw, HostedPolicy
 from qguide.training.rollouts.policies import HostedPolicies, HostedPolicyWithRollouts, JobPolicy
-from qguide.training.rollouts.rollout import Answer, RolloutTask, Timings, answer_all
-from qguide.training.rollouts.rounds import Asked, Batches, Driver, Reports, Running, computed_tokens, generated_tokens
-from qguide.training.rollouts.usage import Usage, recorded_usage
+from qguide.training.rollouts.rollout import Answer, RolloutTask, TaskTimings, answer_all
+from qguide.training.rollouts.rounds import (
+    Batches,
+    Driver,
+    PendingRequest,
+    Reports,
+    Running,
+    computed_tokens,
+    generated_tokens,
+)
+from qguide.training.rollouts.usage import UpstreamUsage, recorded_usage
 
 T = TypeVar("T")
 Tasks = Iterable[tuple[str, RolloutTask[T]]]
@@ -38,9 +46,9 @@ def run_rollouts(
     scorer: Scorer | None = None,
     parallel: int,
     environment_threads: int = 0,
-    on_done: Callable[[str, T, Timings], None],
+    on_done: Callable[[str, T, TaskTimings], None],
     on_failure: Callable[[str, QGuideError], None],
-    on_usage: Callable[[str, Usage], None] = lambda name, usage: None,
+    on_usage: Callable[[str, UpstreamUsage], None] = lambda name, usage: None,
 ) -> None:
     """Run every task to its end, up to `parallel` of them at the same time.
 
@@ -148,8 +156,8 @@ class _HostedDriver(Driver[T]):
             await asyncio.gather(*drawing, return_exceptions=True)
             self._close()
 
-    def _draw(self, asked: Asked[T], draws: Sequence[tuple[int, SampleRequest]]) -> None:
-        hosted: list[tuple[Asked[T], int, tuple[Draw, SampleRequest]]] = []
+    def _draw(self, asked: PendingRequest[T], draws: Sequence[tuple[int, SampleRequest]]) -> None:
+        hosted: list[tuple[PendingRequest[T], int, tuple[Draw, SampleRequest]]] = []
         for number, request in draws:
             draw = self._hosted.rollouts if request.role == "rollout" else self._hosted.act
             if draw is None:
@@ -180,7 +188,7 @@ class _HostedDriver(Driver[T]):
         requests = [request for _, _, request in waiting]
         self._launch(batches.thread.submit(answer_all, requests, batches.model), answered)
 
-    def _seconds(self, asked: Asked[T]) -> float:
+    def _seconds(self, asked: PendingRequest[T]) -> float:
         return perf_counter() - asked.since  # the task has waited so long
 
     def _report_end(self, work: Any) -> None:
@@ -231,7 +239,7 @@ class HostedRun:
         finally:
             self._metrics.write({"usage": self.usage.model_dump()})
 
-    def _add(self, task_id: str, usage: Usage) -> None:
+    def _add(self, task_id: str, usage: UpstreamUsage) -> None:
         if usage.requests:
             self.usage += usage
             self._metrics.write({"task_id": task_id, "usage": usage.model_dump()})

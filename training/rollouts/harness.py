@@ -58,9 +58,9 @@ from qguide.training.rollouts.models import (
     name_of_weights,
 )
 from qguide.training.rollouts.policies import HostedPolicies, JobPolicy, ListedPolicy
-from qguide.training.rollouts.remote_models import Remote, RemotePolicy, RemoteScorer
-from qguide.training.rollouts.rollout import Budget, RolloutTask, prompted
-from qguide.training.rollouts.usage import Usage
+from qguide.training.rollouts.remote_models import RayPolicy, RayScorer, Remote
+from qguide.training.rollouts.rollout import RolloutTask, RunBudget, prompted
+from qguide.training.rollouts.usage import UpstreamUsage
 from qguide.training.trajectory import ChatFormat
 from qguide.training.workers.config import Workers
 from qguide.training.workers.suite import RemoteSuite, move_to_workers
@@ -145,7 +145,7 @@ class Rollouts:
     metrics: JsonlWriter
     console: Console | None
     failures: list[TaskFailure] = field(default_factory=list)
-    budget: Budget = field(default_factory=Budget)
+    budget: RunBudget = field(default_factory=RunBudget)
     _lost: list[str] = field(default_factory=list)
     _hosted: HostedRun | None = None
     _branching: BranchingChoice | None = None
@@ -247,7 +247,7 @@ class Rollouts:
             )
 
     @property
-    def usage(self) -> Usage | None:
+    def usage(self) -> UpstreamUsage | None:
         """Usage of hosted policies, by all starts of the run; None if none was drawn from."""
         return self._hosted.usage if self._hosted is not None else None
 
@@ -291,14 +291,14 @@ class Rollouts:
                 "tool calls; name a hosted policy, such as upstream:NAME"
             )
         if config.workers.policy_actors and name not in NO_MODEL:
-            return self._in_actors(RemotePolicy, name)
+            return self._in_actors(RayPolicy, name)
         return build_policy(name, config.inference, config.environment)
 
     def build_scorer(self, name: str) -> Scorer:
         """Build the Q model of that name."""
         config = self.config
         if config.workers.q_actors and name_of_weights(name):
-            return self._in_actors(RemoteScorer, name)
+            return self._in_actors(RayScorer, name)
         return build_scorer(name, config.inference)
 
     def _in_actors(self, kind: type[Remote], name: str) -> Remote:

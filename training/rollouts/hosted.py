@@ -26,7 +26,7 @@ from qguide.qnet.policies.token_budget import TokenBudget, tokens_of
 from qguide.qnet.policies.upstream_settings import ApiKey, UpstreamLimits, UpstreamName, UpstreamSettings
 from qguide.qnet.types import Candidate, History, Message, SampleRequest, Sampling
 from qguide.qnet.work import collect_usage, current_session, in_session
-from qguide.training.rollouts.usage import Usage
+from qguide.training.rollouts.usage import UpstreamUsage
 
 PREFIX: Final = "upstream:"
 _ADDRESS: Final = re.compile(r"https?://[^#\s]+#\S+")
@@ -198,13 +198,13 @@ def read_key(owner: str, variable: str) -> SecretStr | None:
 
 
 @dataclass(slots=True)
-class Tally:
+class UsageTally:
     """Usage of one rollout task so far."""
 
-    usage: Usage = field(default_factory=Usage)
+    usage: UpstreamUsage = field(default_factory=UpstreamUsage)
 
 
-Draw = Callable[[SampleRequest, Tally], Awaitable[list[Candidate]]]
+Draw = Callable[[SampleRequest, UsageTally], Awaitable[list[Candidate]]]
 """Draws the candidates of one request and adds what they cost."""
 
 
@@ -242,7 +242,7 @@ class _Draws:
         self._answered = 0
         self._budget = TokenBudget(hosted.max_tokens_in_flight or sys.maxsize)
 
-    async def __call__(self, request: SampleRequest, tally: Tally) -> list[Candidate]:
+    async def __call__(self, request: SampleRequest, tally: UsageTally) -> list[Candidate]:
         """Draw, waiting where the upstream has to be waited for."""
         answered = self._answered
         # Instructions say how to act, and a reflection is no action.
@@ -260,7 +260,7 @@ class _Draws:
                     raise UpstreamLostError(str(error)) from error
                 raise
             finally:
-                tally.usage += Usage.of(spent, self._hosted.prices)
+                tally.usage += UpstreamUsage.of(spent, self._hosted.prices)
         self._answered += 1
         return drawn
 

@@ -14,7 +14,7 @@ from qguide.qnet.scoring.rules import RuledScorer
 from qguide.qnet.types import Candidate, History, Sampling, Scorer, ScoreRequest, ScoreResult
 from qguide.qnet.work import TokenUsage, UpstreamCalls, all_of
 from qguide.training.rollouts.hosted import PatientUpstream, read_key
-from qguide.training.rollouts.usage import Usage
+from qguide.training.rollouts.usage import UpstreamUsage
 
 _HISTORIES_AT_ONCE: Final = 16
 
@@ -114,11 +114,11 @@ class JudgeScorer(BlockingJudge):
         self._prices = served.prices
 
     @property
-    def usage(self) -> Usage:
+    def usage(self) -> UpstreamUsage:
         """Requests, tokens and cost so far; an upstream's cached tokens count as read."""
         spent = self.spent
         tokens = TokenUsage(spent.prompt_tokens, spent.completion_tokens)
-        return Usage(
+        return UpstreamUsage(
             requests=spent.calls,
             prompt_tokens=spent.prompt_tokens,
             completion_tokens=spent.completion_tokens,
@@ -126,7 +126,7 @@ class JudgeScorer(BlockingJudge):
         )
 
 
-def usage_of(scorer: object) -> Usage | None:
+def usage_of(scorer: object) -> UpstreamUsage | None:
     """Usage of a judge, behind rules or not; None for any other scorer."""
     scorer = scorer.inner if isinstance(scorer, RuledScorer) else scorer
     return scorer.usage if isinstance(scorer, JudgeScorer) else None

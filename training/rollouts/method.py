@@ -24,7 +24,7 @@ from qguide.training.rollouts.harness import PlayableTask, RolloutConfig, Rollou
 from qguide.training.rollouts.hosted import HostedPolicy
 from qguide.training.rollouts.models import sha256_of_policy, sha256_of_q_model
 from qguide.training.rollouts.policies import JobPolicy, with_rollouts
-from qguide.training.rollouts.rollout import Budget, RolloutTask, Timings, TimingsRequest
+from qguide.training.rollouts.rollout import RolloutTask, RunBudget, TaskTimings, TimingsRequest
 
 Config = TypeVar("Config", bound="MethodConfig")
 
@@ -55,7 +55,7 @@ class MethodConfig(RolloutConfig):
 
 
 @dataclass(frozen=True, slots=True)
-class Models:
+class JobModels:
     """Models of a job; None where it has none.
 
     Attributes:
@@ -77,7 +77,7 @@ class Models:
 
 
 @dataclass(frozen=True, slots=True)
-class Played:
+class PlayedTask:
     """One task when it is played.
 
     Attributes:
@@ -109,7 +109,7 @@ class Method(ABC, Generic[Config]):
     file: ClassVar[str] = ROWS
     as_agent: ClassVar[bool] = True
 
-    def __init__(self, config: Config, run: Rollouts, models: Models) -> None:
+    def __init__(self, config: Config, run: Rollouts, models: JobModels) -> None:
         self.config = config
         self.run = run
         self.models = models
@@ -121,7 +121,7 @@ class Method(ABC, Generic[Config]):
         return self.models.policy.name
 
     @abstractmethod
-    def play(self, playable: PlayableTask) -> RolloutTask[Played]:
+    def play(self, playable: PlayableTask) -> RolloutTask[PlayedTask]:
         """Play one task."""
 
     def note(self, summary: Mapping[str, float]) -> str:
@@ -152,23 +152,23 @@ def play_job(
 ) -> dict[str, float]:
     """Play the tasks that have no row yet.
 
-    Models that are given take the place of those that the configuration names; see `Models`.
+    Models that are given take the place of those that the configuration names; see `JobModels`.
 
     Returns:
         Time, cost and figures of what this start of the run played, and the figures of all rows
         that a method derives in the end.
     """
-    given = Models(policy, rollouts, q_model)
+    given = JobModels(policy, rollouts, q_model)
     weights = hashes_of(config, given)
     with open_rollouts(method.job, config, weights=weights, console=console) as run:
         models = _build(config, run, given, as_agent=method.as_agent)
-        run.budget = Budget(config.minutes, config.calls)
+        run.budget = RunBudget(config.minutes, config.calls)
         with closing(method(config, run, models)) as playing:
             figures = _RunFigures(playing)
 
             def play(playable: PlayableTask) -> RolloutTask[None]:
                 played = yield from playing.play(playable)
-                spent: Timings = yield TimingsRequest()
+                spent: TaskTimings = yield TimingsRequest()
                 summary = figures.add(played.figures, spent)
                 run.write(*played.rows, note=playing.note(summary))
 
@@ -186,7 +186,7 @@ def play_job(
             return spent | derived
 
 
-def hashes_of(config: MethodConfig, given: Models) -> dict[str, str]:
+def hashes_of(config: MethodConfig, given: JobModels) -> dict[str, str]:
     """Hashes of the named models' weights for `config.json`; "" for none and for given ones."""
     own = dict(zip(config.policy_fields, (given.policy, given.rollouts), strict=False))
     hashes: dict[str, str] = {}
@@ -199,14 +199,14 @@ def hashes_of(config: MethodConfig, given: Models) -> dict[str, str]:
     return hashes
 
 
-def _build(config: MethodConfig, run: Rollouts, given: Models, *, as_agent: bool) -> Models:
+def _build(config: MethodConfig, run: Rollouts, given: JobModels, *, as_agent: bool) -> JobModels:
     def policy(number: int) -> BatchPolicy | HostedPolicy | None:
         fields = config.policy_fields
         name = getattr(config, fields[number]) if number < len(fields) else ""
         return run.build_policy(name, as_agent=as_agent) if name else None
 
     q_name = getattr(config, config.q_field) if config.q_field else ""
-    return Models(
+    return JobModels(
         policy=given.policy or policy(0),
         rollouts=given.rollouts or policy(1),
         q_model=given.q_model or (run.build_scorer(q_name) if q_name else None),
@@ -222,7 +222,7 @@ class _RunFigures:
         self._count = 0
         self._totals: dict[str, float] = defaultdict(float)
 
-    def add(self, figures: Mapping[str, float], spent: Timings) -> dict[str, float]:
+    def add(self, figures: Mapping[str, float], spent: TaskTimings) -> dict[str, float]:
         """Add those of one task, and the time that it took; returns the figures so far."""
         times = {"policy_s": spent.policy_s, "scorer_s": spent.scorer_s, "environment_s": spent.environment_s}
         self._count += 1

@@ -196,7 +196,7 @@ class _Actors:
         return place
 
 
-class RemotePolicy(_Actors):
+class RayPolicy(_Actors):
     """See `BatchPolicy`: the policy of Ray actors."""
 
     kind = "policy"
@@ -206,7 +206,7 @@ class RemotePolicy(_Actors):
         return self._call("sample_batch", requests)
 
 
-class RemoteScorer(_Actors):
+class RayScorer(_Actors):
     """See `Scorer`: the Q model of Ray actors."""
 
     kind = "q"

@@ -38,7 +38,7 @@ class EnvironmentCall:
 
 @dataclass(frozen=True, slots=True)
 class TimingsRequest:
-    """Request for the task's own cost so far, answered by a copy of its `Timings`."""
+    """Request for the task's own cost so far, answered by a copy of its `TaskTimings`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +58,7 @@ Y = TypeVar("Y", bound=RolloutRequest)
 
 
 @dataclass(slots=True)
-class Timings:
+class TaskTimings:
     """Seconds spent on a rollout task.
 
     A batch's time is divided among its requests by tokens: for sampling, the tokens generated; for
@@ -76,9 +76,9 @@ class Timings:
         """Sum of the three."""
         return self.policy_s + self.scorer_s + self.environment_s
 
-    def since(self, before: "Timings") -> "Timings":
+    def since(self, before: "TaskTimings") -> "TaskTimings":
         """Time spent since earlier timings."""
-        return Timings(
+        return TaskTimings(
             self.policy_s - before.policy_s, self.scorer_s - before.scorer_s, self.environment_s - before.environment_s
         )
 
@@ -117,7 +117,7 @@ def answered_by(task: Generator[Y, Any, T], answer_to: Callable[[Y], Generator[Y
                 answer = Answer(error=error)
 
 
-class Budget:
+class RunBudget:
     """Time and requests to the policies after which a job plays no further episode.
 
     Attributes:

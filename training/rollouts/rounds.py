@@ -10,13 +10,13 @@ from typing import Any, Generic, TypeVar
 
 from qguide.qnet.errors import ConfigError, QGuideError
 from qguide.qnet.types import SampleRequest, ScoreRequest
-from qguide.training.rollouts.hosted import Tally
+from qguide.training.rollouts.hosted import UsageTally
 from qguide.training.rollouts.rollout import (
     Answer,
     EnvironmentCall,
     ModelRequest,
     RolloutTask,
-    Timings,
+    TaskTimings,
     TimingsRequest,
     answer_all,
     call,
@@ -24,7 +24,7 @@ from qguide.training.rollouts.rollout import (
     gathered,
     resume,
 )
-from qguide.training.rollouts.usage import Usage
+from qguide.training.rollouts.usage import UpstreamUsage
 
 T = TypeVar("T")
 
@@ -33,9 +33,9 @@ T = TypeVar("T")
 class Reports(Generic[T]):
     """Functions to call when a task is done, when it has failed, and when it has ended anyhow."""
 
-    done: Callable[[str, T, Timings], None]
+    done: Callable[[str, T, TaskTimings], None]
     failed: Callable[[str, QGuideError], None]
-    used: Callable[[str, Usage], None]
+    used: Callable[[str, UpstreamUsage], None]
 
 
 @dataclass(slots=True, eq=False)
@@ -44,12 +44,12 @@ class Running(Generic[T]):
 
     name: str
     task: RolloutTask[T]
-    spent: Timings = field(default_factory=Timings)
-    tally: Tally = field(default_factory=Tally)
+    spent: TaskTimings = field(default_factory=TaskTimings)
+    tally: UsageTally = field(default_factory=UsageTally)
 
 
 @dataclass(slots=True, eq=False)
-class Asked(Generic[T]):
+class PendingRequest(Generic[T]):
     """A request to a model, and the answers to its draws, of which some may be missing yet."""
 
     running: Running[T]
@@ -71,7 +71,7 @@ class Batches(Generic[T]):
 
     model: Callable[[Sequence[Any]], Sequence[Any]]
     tokens: Callable[[Any], int]
-    waiting: list[tuple[Asked[T], int, Any]] = field(default_factory=list)
+    waiting: list[tuple[PendingRequest[T], int, Any]] = field(default_factory=list)
     thread: ThreadPoolExecutor | None = None
     busy: bool = False
 
@@ -156,14 +156,14 @@ class Driver(Generic[T]):
         if isinstance(request, ScoreRequest):
             if self._scores is None:
                 raise ConfigError("a task needs Q-values, but the run has no scorer; name a Q model")
-            asked = Asked(running, request, [Answer()], 1)
+            asked = PendingRequest(running, request, [Answer()], 1)
             self._scores.waiting.append((asked, 0, request))
         else:
             draws = draws_of(request)
-            asked = Asked(running, request, [Answer()] * len(draws), len(draws))
+            asked = PendingRequest(running, request, [Answer()] * len(draws), len(draws))
             self._draw(asked, list(enumerate(draws)))
 
-    def _draw(self, asked: Asked[T], draws: Sequence[tuple[int, SampleRequest]]) -> None:
+    def _draw(self, asked: PendingRequest[T], draws: Sequence[tuple[int, SampleRequest]]) -> None:
         """Let numbered draws wait for a batch."""
         if self._draws is None:
             raise ConfigError("a task needs candidates, but the run has no policy; name one")
@@ -177,7 +177,10 @@ class Driver(Generic[T]):
         self._hand_out(waiting, answers, _shares(seconds, [batches.tokens(a) for a in answers]))
 
     def _hand_out(
-        self, waiting: Sequence[tuple[Asked[T], int, Any]], answers: Sequence[Answer], shares_s: Sequence[float]
+        self,
+        waiting: Sequence[tuple[PendingRequest[T], int, Any]],
+        answers: Sequence[Answer],
+        shares_s: Sequence[float],
     ) -> None:
         """Give answers to what waits for them, and run the tasks that have all of theirs."""
         for (asked, number, _), answer, share_s in zip(waiting, answers, shares_s, strict=True):
@@ -192,7 +195,7 @@ class Driver(Generic[T]):
                 asked.running.spent.policy_s += self._seconds(asked)
             self._advance(asked.running, gathered(asked.request, asked.answers))
 
-    def _seconds(self, asked: Asked[T]) -> float:
+    def _seconds(self, asked: PendingRequest[T]) -> float:
         return asked.shares_s
 
     def _launch(self, work: Any, then: Callable[[Any], None]) -> None:

@@ -12,7 +12,7 @@ from qguide.qnet.work import Prices, TokenUsage, sum_of_known, total_of
 from qguide.training.data.row_files import regular
 
 
-class Usage(Row):
+class UpstreamUsage(Row):
     """Tokens and cost of requests to upstreams, as the upstreams count them.
 
     Attributes:
@@ -41,8 +41,8 @@ class Usage(Row):
             cost=prices.cost_of(spent) if prices else None,
         )
 
-    def __add__(self, other: "Usage") -> "Usage":
-        return Usage(
+    def __add__(self, other: "UpstreamUsage") -> "UpstreamUsage":
+        return UpstreamUsage(
             requests=self.requests + other.requests,
             prompt_tokens=self.prompt_tokens + other.prompt_tokens,
             cached_prompt_tokens=self.cached_prompt_tokens + other.cached_prompt_tokens,
@@ -56,11 +56,11 @@ class Usage(Row):
         return tokens if self.cost is None else f"{tokens}, cost {self.cost:.2f}"
 
 
-def recorded_usage(metrics: Path) -> Usage:
+def recorded_usage(metrics: Path) -> UpstreamUsage:
     """Sum of the usage of all tasks in a run's `metrics.jsonl`."""
-    total = Usage()
+    total = UpstreamUsage()
     for line in regular(metrics).read_text(encoding="utf-8").splitlines():
         row = json.loads(line)
         if "task_id" in row and "usage" in row:
-            total += Usage.model_validate(row["usage"])
+            total += UpstreamUsage.model_validate(row["usage"])
     return total

@@ -7,9 +7,9 @@ from typing import Any
 
 from qguide.training.processes.messages import (
     DeadlyRequestError,
+    EnvironmentWorker,
     Executor,
     Request,
-    Worker,
     WorkerClosedError,
     WorkerLostError,
 )
@@ -20,7 +20,7 @@ _log = logging.getLogger(__name__)
 class Seat:
     """One episode's place on a worker, under a number of its own."""
 
-    def __init__(self, slot: "_Slot", worker: Worker, number: int) -> None:
+    def __init__(self, slot: "_Slot", worker: EnvironmentWorker, number: int) -> None:
         self._slot, self._worker, self._number = slot, worker, number
 
     def ask(self, method: str, *arguments: object) -> Any:
@@ -39,17 +39,17 @@ class _Slot:
         self._executor = executor
         self._losses = losses
         self._lock = threading.Lock()
-        self._worker: Worker | None = None
+        self._worker: EnvironmentWorker | None = None
         self._left: list[int] = []
         self.open = 0
 
-    def worker(self) -> Worker:
+    def worker(self) -> EnvironmentWorker:
         with self._lock:
             if self._worker is None:
                 self._worker = self._executor.start()
             return self._worker
 
-    def ask(self, worker: Worker, method: str, *arguments: object) -> Any:
+    def ask(self, worker: EnvironmentWorker, method: str, *arguments: object) -> Any:
         with self._lock:
             closed: tuple[int, ...] = ()
             if self._worker is worker:  # else they are episodes of the worker after it
@@ -66,7 +66,7 @@ class _Slot:
             raise
         return reply.result()
 
-    def leave(self, worker: Worker, number: int) -> None:
+    def leave(self, worker: EnvironmentWorker, number: int) -> None:
         with self._lock:
             self.open -= 1
             if self._worker is worker:

@@ -5,12 +5,12 @@ from collections.abc import Callable
 
 import pytest
 
-from qguide.server.episodes.state import Episode, EpisodeChange, Outcome, ScoredState
+from qguide.server.episodes.state import EpisodeChange, Outcome, ScoredState, ServedEpisode
 from qguide.server.episodes.store import EpisodeStore, MemoryEpisodeStore
 
 STORES: dict[str, Callable[[], EpisodeStore]] = {"memory": lambda: MemoryEpisodeStore(max_bytes=10**6, ttl_s=3600)}
 
-FULL = Episode(
+FULL = ServedEpisode(
     id="e/1 ünï",
     steps=2,
     last=ScoredState(state="ab", q_value=0.1 + 0.2, q_model="demo@1"),
@@ -25,12 +25,12 @@ def store(request: pytest.FixtureRequest) -> EpisodeStore:
     return STORES[request.param]()
 
 
-def one_more(episode: Episode | None) -> EpisodeChange:
-    known = episode or Episode(id="e")
+def one_more(episode: ServedEpisode | None) -> EpisodeChange:
+    known = episode or ServedEpisode(id="e")
     return EpisodeChange(known.model_copy(update={"steps": known.steps + 1}))
 
 
-def recorded(episode: Episode | None) -> EpisodeChange:
+def recorded(episode: ServedEpisode | None) -> EpisodeChange:
     """One more step with a record, which is its number."""
     known = one_more(episode).episode
     row = str(known.steps).encode()
@@ -49,9 +49,9 @@ async def test_an_update_is_what_is_read_afterwards(store: EpisodeStore) -> None
 
 
 async def test_a_change_sees_the_last_one(store: EpisodeStore) -> None:
-    seen: list[Episode | None] = []
+    seen: list[ServedEpisode | None] = []
 
-    def change(episode: Episode | None) -> EpisodeChange:
+    def change(episode: ServedEpisode | None) -> EpisodeChange:
         seen.append(episode)
         return one_more(episode)
 
@@ -61,7 +61,7 @@ async def test_a_change_sees_the_last_one(store: EpisodeStore) -> None:
 
 
 async def test_a_change_that_raises_keeps_what_was(store: EpisodeStore) -> None:
-    def refuse(episode: Episode | None) -> EpisodeChange:
+    def refuse(episode: ServedEpisode | None) -> EpisodeChange:
         raise ValueError("no")
 
     await store.update("e", one_more)
@@ -87,6 +87,6 @@ async def test_records_are_kept_in_order_until_the_state_has_none(store: Episode
         await store.update("e", recorded)
     await store.update("other", recorded)
     assert list(await store.records("e")) == [b"1", b"2", b"3"]
-    await store.update("e", lambda _: EpisodeChange(Episode(id="e", steps=3)))
+    await store.update("e", lambda _: EpisodeChange(ServedEpisode(id="e", steps=3)))
     assert list(await store.records("e")) == []
     assert list(await store.records("other")) == [b"1"]

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from qguide.server.episodes.learning_part import Arm, ShadowTally
+from qguide.server.episodes.learning_part import LearningArm, ShadowTally
 from qguide.server.http.keys import create_key
 from qguide.server.learning.group import Group
 from qguide.server.learning.lines import EpisodeLine, FitLine
@@ -27,7 +27,7 @@ def learned(folder: Path, *, episodes: int = 150) -> None:
         tried = now.candidate
         seen = {"decisions": 20, "room": 20, "disagreed": 8}
         outcome = float(chance.random() < (0.95 if guided else 0.35))
-        arm = Arm(trial=now.trial, guided=guided, share=now.share)
+        arm = LearningArm(trial=now.trial, guided=guided, share=now.share)
         shadow = ShadowTally(version=1, **seen) if tried else None
         group.end(EpisodeLine(episode=f"e{number}", outcome=outcome, arm=arm, shadow=shadow))
     assert group.progress.phase == "guiding"

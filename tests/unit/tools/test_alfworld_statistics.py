@@ -5,14 +5,14 @@ from pathlib import Path
 import pytest
 
 from qguide.qnet.errors import InvalidGameError
-from qguide.training.environments.alfworld.game.game import GOAL_KINDS, Game, Goal, Item, Receptacle
+from qguide.training.environments.alfworld.game.game import GOAL_KINDS, AlfWorldGame, Goal, Item, Receptacle
 from qguide.training.environments.alfworld.game.statistics import STATISTICS_FILE, RoomStatistics, load_statistics
 from tools.alfworld_statistics import count_statistics, room_kind, tally, write_statistics
 
 
-def bathroom() -> Game:
+def bathroom() -> AlfWorldGame:
     """Two cabinets at one place, one of them open; a box with a soap bar inside."""
-    return Game(
+    return AlfWorldGame(
         task="Your task is to: put some toiletpaper on toilet.",
         goal=Goal("pick_and_place_simple", "toiletpaper", "toilet"),
         start="loc 9",

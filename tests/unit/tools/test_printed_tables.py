@@ -7,7 +7,7 @@ import pytest
 
 from benchmarks.strangers.protocol import Result
 from benchmarks.strangers.report import markdown
-from qguide.training.evaluation.results import Played, compare_pair, summarise
+from qguide.training.evaluation.results import PlayedMethod, compare_pair, summarise
 from tests.support.serving import ROOT
 from tools.episode_rows import read_written
 from tools.page_families import FAMILIES, LEVEL, page_family
@@ -24,7 +24,7 @@ def test_a_table_is_recomputed_from_its_episodes(name: str) -> None:
     table = PRINTED[name]
     runs = read_written(RESULTS / "episodes" / f"{name}.jsonl.gz")
     seeds = table["conditions"]["seeds"]
-    baseline = Played(table["method"], runs[table["baseline"]])
+    baseline = PlayedMethod(table["method"], runs[table["baseline"]])
     assert len(table["rows"]) >= 2
     for row in table["rows"]:
         played = {s.method: s for s in summarise(runs[row["run"]], seeds)}
@@ -32,7 +32,7 @@ def test_a_table_is_recomputed_from_its_episodes(name: str) -> None:
         printed = {name: value for name, value in row["summary"].items() if value is not None}
         assert summary.model_dump(mode="json", include=set(printed)) == printed
         if row["against"] is not None:
-            found = compare_pair(Played(summary.method, runs[row["run"]]), baseline, seeds)
+            found = compare_pair(PlayedMethod(summary.method, runs[row["run"]]), baseline, seeds)
             assert found is not None
             assert found.model_dump(mode="json") == row["against"]
 
@@ -52,7 +52,7 @@ def test_an_evaluation_is_recomputed_from_the_episodes_of_its_methods(name: str)
     for comparison in printed["comparisons"]:
         pair = (comparison["method"], comparison["other"])
         if found.keys() >= {*pair}:
-            first, second = (Played(method, episodes) for method in pair)
+            first, second = (PlayedMethod(method, episodes) for method in pair)
             compared = compare_pair(first, second, seeds)
             assert compared is not None
             assert compared.model_dump(mode="json") == comparison

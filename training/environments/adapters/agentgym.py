@@ -21,7 +21,7 @@ from qguide.qnet.errors import ConfigError, EnvironmentFailureError
 from qguide.training.environment import flag_of, reward_of
 from qguide.training.environments.adapters.bounded_http import BoundedHttp
 from qguide.training.environments.adapters.config import AGENTGYM, SEED, AdaptedConfig
-from qguide.training.environments.adapters.episode import Answer
+from qguide.training.environments.adapters.episode import AdapterAnswer
 
 _BUSY: Final = 503
 _ATTEMPTS: Final = 5
@@ -66,7 +66,7 @@ class AgentGymSide:
         self._family = _BY_ID
         self._number: int | None = None
 
-    def reset(self) -> Answer:
+    def reset(self) -> AdapterAnswer:
         """Make an episode on the server, and start it with the task."""
         if self._number is None:
             made = self._post("/create", {})
@@ -77,9 +77,9 @@ class AgentGymSide:
         index = self._index_field or self._family.task
         task = {index if name == SEED else name: value for name, value in self._given.items()}
         said = self._post("/reset", {**self._fields, **task})
-        return Answer(self._text(said[0] if isinstance(said, list) and said else said))
+        return AdapterAnswer(self._text(said[0] if isinstance(said, list) and said else said))
 
-    def step(self, action: str) -> Answer:
+    def step(self, action: str) -> AdapterAnswer:
         """Take one action."""
         said = self._post("/step", {"action": action})
         if not isinstance(said, Mapping):
@@ -88,7 +88,7 @@ class AgentGymSide:
             )
         reward = said.get("reward")
         earned = None if reward is None else reward_of(reward)
-        return Answer(self._text(said), earned, terminated=flag_of(said.get("done"), "done"))
+        return AdapterAnswer(self._text(said), earned, terminated=flag_of(said.get("done"), "done"))
 
     def close(self) -> None:
         """Close the episode, where the server can, and the connections."""

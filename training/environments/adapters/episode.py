@@ -15,7 +15,7 @@ T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class AdapterAnswer:
     """One answer of the other side.
 
     Attributes:
@@ -34,11 +34,11 @@ class Answer:
 class OtherSide(Protocol):
     """One episode of another interface, as an adapter sees it."""
 
-    def reset(self) -> Answer:
+    def reset(self) -> AdapterAnswer:
         """Start the episode."""
         ...
 
-    def step(self, action: str) -> Answer:
+    def step(self, action: str) -> AdapterAnswer:
         """Take a bare action, or the text of a reply that calls no tool."""
         ...
 
@@ -81,7 +81,7 @@ class AdaptedEpisode:
         if not self._running:
             raise EnvironmentFailureError(f"step({action!r}): no episode is running; reset first")
 
-    def _result(self, answer: Answer) -> StepResult:
+    def _result(self, answer: AdapterAnswer) -> StepResult:
         if answer.earned is not None:
             self._rewards = (answer.earned,)
         elif answer.reward is not None:

@@ -13,7 +13,7 @@ from qguide.qnet.errors import ConfigError, EnvironmentFailureError
 from qguide.qnet.packages import import_operator_module, install
 from qguide.training.environment import flag_of, reward_of
 from qguide.training.environments.adapters.config import SEED
-from qguide.training.environments.adapters.episode import Answer
+from qguide.training.environments.adapters.episode import AdapterAnswer
 
 _TEXT_FIELDS = ("text", "observation", "obs")
 
@@ -49,7 +49,7 @@ class GymnasiumSide:
         self._environment = factory()
         self._given = given
 
-    def reset(self) -> Answer:
+    def reset(self) -> AdapterAnswer:
         """Start the episode; `reset` gets the arguments that it takes."""
         options = {name: value for name, value in self._given.items() if name != SEED}
         wanted = {"seed": self._given.get(SEED), "options": options or None}
@@ -58,9 +58,9 @@ class GymnasiumSide:
         said = self._environment.reset(**{name: value for name, value in wanted.items() if everything or name in takes})
         if not isinstance(said, tuple) or len(said) != 2:
             raise EnvironmentFailureError(f"reset returned {type(said).__name__}; return the observation and an info")
-        return Answer(text_of(said[0]))
+        return AdapterAnswer(text_of(said[0]))
 
-    def step(self, action: str) -> Answer:
+    def step(self, action: str) -> AdapterAnswer:
         """Take one action; `info["valid"]` says that it was not understood."""
         said = self._environment.step(action)
         if not isinstance(said, tuple) or len(said) != 5:
@@ -68,7 +68,7 @@ class GymnasiumSide:
                 f"step returned {type(said).__name__}; return observation, reward, terminated, truncated and info"
             )
         observation, reward, terminated, truncated, info = said
-        return Answer(
+        return AdapterAnswer(
             text_of(observation),
             reward_of(reward),
             flag_of(terminated, "terminated"),

@@ -22,7 +22,7 @@ from qguide.qnet.packages import install
 from qguide.training.environment import flag_of, reward_of
 from qguide.training.environments.adapters.bounded_http import MOST_BYTES, MOST_VALUES
 from qguide.training.environments.adapters.config import OPENENV, AdaptedConfig
-from qguide.training.environments.adapters.episode import Answer
+from qguide.training.environments.adapters.episode import AdapterAnswer
 
 _NOT_UNDERSTOOD: Final = "VALIDATION_ERROR"
 
@@ -47,7 +47,7 @@ class OpenEnvSide:
         self._connection: Any = None
         self._open = ExitStack()
 
-    def reset(self) -> Answer:
+    def reset(self) -> AdapterAnswer:
         """Connect, and start an episode."""
         if self._connection is None:
             self._connection = self._connect()
@@ -59,7 +59,7 @@ class OpenEnvSide:
             )
         return answer
 
-    def step(self, action: str) -> Answer:
+    def step(self, action: str) -> AdapterAnswer:
         """Take one action, as the text field of the environment's action."""
         return self._ask({"type": "step", "data": {self._config.action_field: action}})
 
@@ -89,15 +89,15 @@ class OpenEnvSide:
         with suppress(ConnectionClosed):  # what the server said before it left can still be read
             self._connection.send(json.dumps(message))
 
-    def _ask(self, message: Mapping[str, Any]) -> Answer:
+    def _ask(self, message: Mapping[str, Any]) -> AdapterAnswer:
         self._send(message)
         said = self._receive()
         data = said.get("data") or {}
         if said.get("type") == "error":
             if data.get("code") == _NOT_UNDERSTOOD:
-                return Answer(str(data.get("message")), valid=False)
+                return AdapterAnswer(str(data.get("message")), valid=False)
             raise EnvironmentFailureError(f"{self._url} failed: {data.get('message')} ({data.get('code')})")
-        return Answer(
+        return AdapterAnswer(
             observation_text(data.get("observation") or {}, self._config.observation_field),
             None if (reward := data.get("reward")) is None else reward_of(reward),
             terminated=flag_of(data.get("done"), "done"),

@@ -15,7 +15,7 @@ from qguide.qnet.errors import ConfigError
 from qguide.qnet.packages import install
 from qguide.qnet.types import ToolCall
 from qguide.training.environment import reward_of
-from qguide.training.environments.adapters.episode import Answer
+from qguide.training.environments.adapters.episode import AdapterAnswer
 from qguide.training.trajectory import Tool, arguments_of
 
 _NO_TOOLS = ("reset", "get_reward", "close", "snapshot", "restore")
@@ -63,27 +63,27 @@ class TrlSide:
         self._given = given
         self._names = names
 
-    def reset(self) -> Answer:
+    def reset(self) -> AdapterAnswer:
         """Start the episode; the first observation is the prompt and what `reset` returns."""
         said = self._environment.reset(**self._given)
-        return Answer(prompt_text(self._given.get("prompt")) + prompt_text(said))
+        return AdapterAnswer(prompt_text(self._given.get("prompt")) + prompt_text(said))
 
-    def step(self, action: str) -> Answer:
+    def step(self, action: str) -> AdapterAnswer:
         """End the episode: a reply without a call is the agent's last."""
-        return Answer(ENDED, terminated=True, earned=self._reward())
+        return AdapterAnswer(ENDED, terminated=True, earned=self._reward())
 
-    def call(self, call: ToolCall) -> Answer:
+    def call(self, call: ToolCall) -> AdapterAnswer:
         """Call a method; whatever it raises is the result, and the episode goes on."""
         arguments = arguments_of(call)
         if call.name not in self._names or arguments is None:
             names = ", ".join(sorted(self._names))
-            return Answer(f"Call one of {names}.", valid=False, earned=self._reward())
+            return AdapterAnswer(f"Call one of {names}.", valid=False, earned=self._reward())
         try:
             result, valid = str(getattr(self._environment, call.name)(**arguments)), True
         except Exception as error:  # the agent reads it, as it does in TRL
             result, valid = str({"error": str(error)}), False
         over = getattr(self._environment, "done", False) is True
-        return Answer(result, terminated=over, valid=valid, earned=self._reward())
+        return AdapterAnswer(result, terminated=over, valid=valid, earned=self._reward())
 
     def snapshot(self) -> object:
         """The environment's own snapshot."""

@@ -18,7 +18,7 @@ from qguide.training.environments.alfworld.engines.python import PythonEnvironme
 from qguide.training.environments.alfworld.engines.textworld import EnginePool, TextWorldEnvironment
 from qguide.training.environments.alfworld.expert.expert import Expert
 from qguide.training.environments.alfworld.expert.policy import ExpertPolicy
-from qguide.training.environments.alfworld.game.game import Game, Goal, load_game, scan_game
+from qguide.training.environments.alfworld.game.game import AlfWorldGame, Goal, load_game, scan_game
 from qguide.training.environments.alfworld.game.game_files import write_game
 from qguide.training.environments.alfworld.game.generator import draw_game, generate_game
 from qguide.training.environments.alfworld.game.observation import NOTHING_HAPPENS, TASK_OPENING
@@ -110,7 +110,7 @@ def _generated_task(seed: int) -> Task:
     return Task(source, _load(source).goal.kind, source)
 
 
-def _load(source: str) -> Game:
+def _load(source: str) -> AlfWorldGame:
     if not source.startswith(GENERATED):
         return load_game(Path(source))
     return generate_game(int(source.removeprefix(GENERATED)))

@@ -35,7 +35,7 @@ JAVA_OPTIONS: Final = (
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class SimulatorAnswer:
     """The simulator's answer to an action.
 
     Attributes:
@@ -128,11 +128,11 @@ class Simulator:
             world.load(task, variation, SIMPLIFICATIONS, True)
             return [str(action) for action in world.getGoldActionSequence()]
 
-    def step(self, world: Any, action: str) -> Answer:
+    def step(self, world: Any, action: str) -> SimulatorAnswer:
         """Take one action."""
         with self._asking():
             observation = str(world.step(action)).strip()
-            return Answer(observation, float(world.getScore()), bool(world.getCompleted()))
+            return SimulatorAnswer(observation, float(world.getScore()), bool(world.getCompleted()))
 
     def close_world(self, world: Any) -> None:
         """Let the process forget a world; one that is gone is not missed."""

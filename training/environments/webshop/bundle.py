@@ -16,7 +16,7 @@ from pydantic import Field, model_validator
 
 from qguide.qnet.types import TaskMarker
 from qguide.training.environment import EnvironmentBundle, NumberedConfig, Task
-from qguide.training.environments.webshop.catalogue import Catalogue, Goal, Product
+from qguide.training.environments.webshop.catalogue import Catalogue, Product, ShoppingGoal
 from qguide.training.environments.webshop.episode import (
     BUY,
     INSTRUCTION_OPENING,
@@ -37,7 +37,7 @@ _MOST_PAGES: Final = 3
 class ShoppingSuite:
     """See `qguide.training.environment.GoldSuite`."""
 
-    def __init__(self, name: str, catalogue: Catalogue, goals: Sequence[Goal], *, turns: int) -> None:
+    def __init__(self, name: str, catalogue: Catalogue, goals: Sequence[ShoppingGoal], *, turns: int) -> None:
         self.name = name
         self.tasks: Sequence[Task] = [catalogue.task_of(goal) for goal in goals]
         self._catalogue = catalogue
@@ -70,7 +70,7 @@ class ShoppingSuite:
         steps.append(("This is what I need.", f"click[{BUY}]"))
         return [react_reply(thought, action) for thought, action in steps]
 
-    def _find(self, goal: Goal) -> tuple[str, int, Product, list[Product]]:
+    def _find(self, goal: ShoppingGoal) -> tuple[str, int, Product, list[Product]]:
         """Words that find a product that fits on the first pages.
 
         Returns:
@@ -87,7 +87,7 @@ class ShoppingSuite:
                     return query, place // PER_PAGE + 1, product, tried
         return wanted.id, 1, wanted, []
 
-    def _fits(self, product: Product, goal: Goal, wanted: Product) -> bool:
+    def _fits(self, product: Product, goal: ShoppingGoal, wanted: Product) -> bool:
         """True if the goal's options can be chosen, and the purchase earns the whole reward."""
         chosen = [*goal.options]
         whole = purchase_reward(product, goal, wanted, chosen) == 1.0
@@ -102,7 +102,7 @@ def _values(product: Product) -> set[str]:
     return {value for values in product.options.values() for value in values}
 
 
-def _seems_to_fit(product: Product, goal: Goal) -> bool:
+def _seems_to_fit(product: Product, goal: ShoppingGoal) -> bool:
     """True if the name and the price fit, but an option of the goal is missing."""
     named = all(wish in product.name.lower() for wish in goal.attributes)
     affordable = product.price <= goal.price_limit

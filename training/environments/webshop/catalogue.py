@@ -46,7 +46,7 @@ class Product:
 
 
 @dataclass(frozen=True, slots=True)
-class Goal:
+class ShoppingGoal:
     """One customer's wish.
 
     Attributes:
@@ -75,7 +75,7 @@ class Catalogue:
         """The best 50 products for a query, by BM25 of all their texts."""
         return [self.products[place] for place in self._ranking.rank(query)[:MOST_RESULTS]]
 
-    def task_of(self, goal: Goal) -> Task:
+    def task_of(self, goal: ShoppingGoal) -> Task:
         """The task as the jobs know it; its kind is the product's."""
         return Task(goal.id, self.by_id[goal.product_id].kind, goal.id)
 

@@ -8,7 +8,7 @@ from rapidfuzz import fuzz, utils
 
 from qguide.qnet.errors import EnvironmentFailureError
 from qguide.training.environment import StepResult
-from qguide.training.environments.webshop.catalogue import Catalogue, Goal, Product
+from qguide.training.environments.webshop.catalogue import Catalogue, Product, ShoppingGoal
 
 _ALIKE: Final = 85
 """Two texts are alike if their token set ratio is higher; word order does not count."""
@@ -22,7 +22,7 @@ _COLORS: Final = (
 _COMMON_WORDS: Final = frozenset({"a", "an", "and", "by", "for", "from", "in", "of", "on", "or", "the", "to", "with"})
 
 
-def purchase_reward(product: Product, goal: Goal, wanted: Product, chosen: Sequence[str]) -> float:
+def purchase_reward(product: Product, goal: ShoppingGoal, wanted: Product, chosen: Sequence[str]) -> float:
     """Reward of buying a product, in [0, 1]."""
     attributes = sum(_has_attribute(product, wish) for wish in goal.attributes)
     options = sum(_is_chosen(wish, chosen) for wish in goal.options)
@@ -126,7 +126,7 @@ class ShoppingEpisode:
     As in ReAct's episodes, a search can be made from every page.
     """
 
-    def __init__(self, catalogue: Catalogue, goal: Goal, turns: int) -> None:
+    def __init__(self, catalogue: Catalogue, goal: ShoppingGoal, turns: int) -> None:
         self._catalogue, self._goal, self._turns = catalogue, goal, turns
         self._running = False
         self._taken = 0

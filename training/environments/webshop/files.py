@@ -10,7 +10,7 @@ from pydantic import BaseModel, BeforeValidator, TypeAdapter
 
 from qguide.qnet.errors import ConfigError
 from qguide.training.environments.support.benchmark_files import read_entries
-from qguide.training.environments.webshop.catalogue import Goal, Product
+from qguide.training.environments.webshop.catalogue import Product, ShoppingGoal
 
 _NO_PRICE: Final = (100.0,)
 """WebShop's price of a product that has none."""
@@ -65,7 +65,7 @@ def read_products(products: Path, attributes: Path) -> list[Product]:
     return [_product(entry, known.get(entry.asin, _AttributesEntry())) for entry in kept]
 
 
-def read_goals(path: Path, products: Sequence[Product]) -> list[Goal]:
+def read_goals(path: Path, products: Sequence[Product]) -> list[ShoppingGoal]:
     """The instructions for these products, in WebShop's order.
 
     WebShop draws the limit of the price anew at each start; here it depends on the goal alone.
@@ -111,7 +111,7 @@ def parse_prices(text: str | None) -> tuple[float, ...]:
     return tuple(float(price.replace(",", "")) for price in found[:2]) or _NO_PRICE
 
 
-def _goals(product: Product, entries: Sequence[_InstructionEntry]) -> Iterator[Goal]:
+def _goals(product: Product, entries: Sequence[_InstructionEntry]) -> Iterator[ShoppingGoal]:
     for number, entry in enumerate(entries):
         if not entry.instruction_attributes:
             continue
@@ -122,7 +122,7 @@ def _goals(product: Product, entries: Sequence[_InstructionEntry]) -> Iterator[G
         if limit < _NO_LIMIT:
             text = f"{text}, and price lower than {limit:.2f} dollars"
         chosen = tuple(options.values()) if isinstance(options, dict) else options
-        yield Goal(goal_id, product.id, text, entry.instruction_attributes, chosen, limit)
+        yield ShoppingGoal(goal_id, product.id, text, entry.instruction_attributes, chosen, limit)
 
 
 def _price_limit(price: float, rng: Random) -> float:

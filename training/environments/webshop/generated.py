@@ -5,7 +5,7 @@ from random import Random
 from typing import Final
 from zlib import crc32
 
-from qguide.training.environments.webshop.catalogue import Goal, Product
+from qguide.training.environments.webshop.catalogue import Product, ShoppingGoal
 
 CATALOGUE_SIZE: Final = 300
 CATALOGUES: Final = 8
@@ -106,7 +106,7 @@ def _product(number: int, rng: Random) -> Product:
     )
 
 
-def generated_goal(seed: int, products: list[Product], catalogue_seed: int = 0) -> Goal:
+def generated_goal(seed: int, products: list[Product], catalogue_seed: int = 0) -> ShoppingGoal:
     """The goal of any integer; it may fit several products of its catalogue."""
     rng = Random(seed)
     goal = _draw_goal(seed, products, rng)
@@ -115,7 +115,7 @@ def generated_goal(seed: int, products: list[Product], catalogue_seed: int = 0) 
     return goal
 
 
-def _belongs(goal: Goal, catalogue_seed: int) -> bool:
+def _belongs(goal: ShoppingGoal, catalogue_seed: int) -> bool:
     """True if a goal's wishes, without the price, are among this catalogue's share of all wishes.
 
     The catalogues have the same types, attributes and options, so other products alone would not
@@ -125,7 +125,7 @@ def _belongs(goal: Goal, catalogue_seed: int) -> bool:
     return crc32(wishes.encode()) % CATALOGUES == catalogue_seed
 
 
-def _draw_goal(seed: int, products: list[Product], rng: Random) -> Goal:
+def _draw_goal(seed: int, products: list[Product], rng: Random) -> ShoppingGoal:
     product = rng.choice(products)
     attributes = tuple(rng.sample(product.attributes, k=2))
     options = tuple(rng.choice(values) for values in product.options.values())
@@ -135,4 +135,4 @@ def _draw_goal(seed: int, products: list[Product], rng: Random) -> Goal:
         f"i need {product.query} that are {attributes[0]} and {attributes[1]}, in color {color} "
         f"and size {size}, and price lower than {limit:.2f} dollars"
     )
-    return Goal(f"generated/{seed}", product.id, instruction, attributes, options, limit)
+    return ShoppingGoal(f"generated/{seed}", product.id, instruction, attributes, options, limit)

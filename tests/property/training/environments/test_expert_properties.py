@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from qguide.training.environments.alfworld.engines.python import PythonEnvironment
 from qguide.training.environments.alfworld.expert.expert import Expert
-from qguide.training.environments.alfworld.game.game import Game, Goal, GoalKind, Item, Receptacle
+from qguide.training.environments.alfworld.game.game import AlfWorldGame, Goal, GoalKind, Item, Receptacle
 from qguide.training.trajectory import parse_action
 
 MAX_STEPS = 120
@@ -23,11 +23,11 @@ GOALS: dict[GoalKind, str] = {
 }
 
 
-def studio(kind: GoalKind) -> Game:
+def studio(kind: GoalKind) -> AlfWorldGame:
     """One room for every goal; cabinets and shelves share their locations."""
     mug = Item("mug 1", "mug", "loc 3", True, cleanable=True, heatable=True, coolable=True)
     looking = kind == "look_at_obj_in_light"
-    return Game(
+    return AlfWorldGame(
         task=f"Your task is to: {GOALS[kind]}",
         goal=Goal(kind, "mug", None if looking else "shelf", "desklamp" if looking else None),
         start="loc 0",

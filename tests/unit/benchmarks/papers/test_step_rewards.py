@@ -15,7 +15,7 @@ from benchmarks.papers.step_rewards import run_step_rewards
 from qguide.qnet.errors import ConfigError
 from qguide.qnet.records import TreeRow
 from qguide.qnet.types import Candidate, SampleRequest
-from qguide.training.data.decision_groups import Decision, decided_nodes, decisions_of, read_groups
+from qguide.training.data.decision_groups import GroupDecision, decided_nodes, decisions_of, read_groups
 from qguide.training.environments.corridor import CorridorConfig
 from qguide.training.exploration.decision_groups import Decisions, Draws
 from qguide.training.exploration.rising import Rising
@@ -80,7 +80,7 @@ def test_the_command_judges_few_roll_outs_by_many(groups: Path, tmp_path: Path) 
     assert steps[0] == 6
 
 
-def decided(row: TreeRow, *decisions: Decision) -> str:
+def decided(row: TreeRow, *decisions: GroupDecision) -> str:
     """The row's line with other decisions."""
     return row.model_copy(update={"nodes": decided_nodes(decisions)}).model_dump_json() + "\n"
 
@@ -90,7 +90,7 @@ def test_the_mean_is_over_the_states_that_were_valued(groups: Path, tmp_path: Pa
     rewards, written = [], []
     for row in read_groups(groups):
         first, *others = decisions_of(row)
-        written.append(decided(row, first, *(Decision((each.taken,), 0) for each in others)))
+        written.append(decided(row, first, *(GroupDecision((each.taken,), 0) for each in others)))
         rewards.append(first.taken.outcome)
         assert len(first.candidates) > 1
     (tmp_path / "rows.jsonl").write_text("".join(written))
@@ -118,7 +118,7 @@ def test_a_long_trajectory_counts_as_much_as_a_short_one(groups: Path, tmp_path:
         [rollout, *_] = taken.rollouts
         played = [rollout.model_copy(update={"outcome_reward": reward}) for reward in rewards]
         nodes = [taken.model_copy(update={"terminated": False, "rollouts": (one,)}) for one in played]
-        written.append(decided(row, *(Decision((node,), 0) for node in nodes)))
+        written.append(decided(row, *(GroupDecision((node,), 0) for node in nodes)))
     (tmp_path / "explored.jsonl").write_text("".join(written))
     output = tmp_path / "rewards.json"
     [found] = run_step_rewards([tmp_path], output, rollouts=(1,), min_gap=0.1, console=QUIET)

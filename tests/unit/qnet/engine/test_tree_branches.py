@@ -14,7 +14,7 @@ from qguide.qnet.engine.tree_branches import has_recurrent_layers, reads_branche
 from qguide.qnet.models.qnet import QNet
 from qguide.training.optimization.accelerator import enable_gradient_checkpointing
 from qguide.training.optimization.packed_replies import PackedReplies, ReplyPath
-from qguide.training.optimization.packed_trees import PackedTree, Place
+from qguide.training.optimization.packed_trees import PackedTree, QPlace
 from qguide.training.policy_training.logprobs import reply_logprobs
 from qguide.training.q_training.loss_terms import QNetLossOptions
 from qguide.training.q_training.qnet_loss import loss_of_tree
@@ -52,11 +52,11 @@ def tree_of(paths: list[list[int]]) -> PackedTree:
     tree = PackedTree()
     for number, path in enumerate(paths):
         [*_, end] = tree.add(path)
-        tree.label(Place(end, 0.1 + 0.2 * number))
-        tree.label(Place(tree.before[end], 0.3))
+        tree.label(QPlace(end, 0.1 + 0.2 * number))
+        tree.label(QPlace(tree.before[end], 0.3))
     first, second, third = (tree.add(path)[-1] for path in paths[:3])
-    tree.pairs = [(Place(second, 0.9), Place(first, 0.1)), (Place(third, 0.5), Place(first, 0.1))]
-    tree.successions = [(Place(second, 0.9), Place(tree.add(STEM)[-1], 0.4))]
+    tree.pairs = [(QPlace(second, 0.9), QPlace(first, 0.1)), (QPlace(third, 0.5), QPlace(first, 0.1))]
+    tree.successions = [(QPlace(second, 0.9), QPlace(tree.add(STEM)[-1], 0.4))]
     return tree
 
 

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from qguide.qnet.models.match_features import FLAGS, MATCH_FEATURES, Turns, match_features, turns_of
+from qguide.qnet.models.match_features import FLAGS, MATCH_FEATURES, TokenTurns, match_features, turns_of
 
 END = 0
 tokens = st.lists(st.integers(1, 6), max_size=9).map(tuple)
@@ -15,19 +15,19 @@ candidates = tokens.map(lambda said: (*said, END))
 
 
 @st.composite
-def histories(draw: st.DrawFn) -> Turns:
+def histories(draw: st.DrawFn) -> TokenTurns:
     """Few different tokens, so that turns repeat and overlap often."""
     actions = draw(st.lists(tokens, max_size=6))
     observations = draw(st.lists(tokens, min_size=len(actions) + 1, max_size=len(actions) + 1))
-    return Turns(tuple(observations), tuple(actions))
+    return TokenTurns(tuple(observations), tuple(actions))
 
 
-def features_of(turns: Turns, candidate: tuple[int, ...]) -> dict[str, float]:
+def features_of(turns: TokenTurns, candidate: tuple[int, ...]) -> dict[str, float]:
     [row_F] = match_features(turns, [candidate])
     return dict(zip(MATCH_FEATURES, map(float, row_F), strict=True))
 
 
-READ = Turns(observations=((1, 2, 3), (4, 5, 9), (4, 6, 7)), actions=((20, 5), (21, 6)))
+READ = TokenTurns(observations=((1, 2, 3), (4, 5, 9), (4, 6, 7)), actions=((20, 5), (21, 6)))
 
 
 def test_each_feature_has_a_name_of_its_own() -> None:
@@ -71,7 +71,7 @@ def test_what_was_seen_with_a_place_is_told_after_other_places_were_read() -> No
 
 def test_a_repeated_action_is_told_with_what_it_was_answered() -> None:
     silence = (30, 31)
-    turns = Turns(((1, 2), silence, (4, 5), silence), ((7, 8), (9,), (7, 8)))
+    turns = TokenTurns(((1, 2), silence, (4, 5), silence), ((7, 8), (9,), (7, 8)))
     found = features_of(turns, (7, 8, END))
     assert found["same.said"] == 1
     assert found["same.times"] == pytest.approx(math.log(3))
@@ -84,23 +84,25 @@ def test_a_repeated_action_is_told_with_what_it_was_answered() -> None:
 
 
 @given(histories(), st.lists(candidates, min_size=1, max_size=4))
-def test_a_candidate_s_features_depend_on_no_other_candidate(turns: Turns, asked: list[tuple[int, ...]]) -> None:
+def test_a_candidate_s_features_depend_on_no_other_candidate(turns: TokenTurns, asked: list[tuple[int, ...]]) -> None:
     together_CF = match_features(turns, asked)
     alone_CF = np.concatenate([match_features(turns, [candidate]) for candidate in asked])
     np.testing.assert_array_equal(together_CF, alone_CF)
 
 
 @given(histories(), candidates, st.permutations(range(1, 7)))
-def test_which_number_a_token_has_says_nothing(turns: Turns, candidate: tuple[int, ...], renamed: list[int]) -> None:
+def test_which_number_a_token_has_says_nothing(
+    turns: TokenTurns, candidate: tuple[int, ...], renamed: list[int]
+) -> None:
     def rename(sequence: tuple[int, ...]) -> tuple[int, ...]:
         return tuple(renamed[token - 1] if token else END for token in sequence)
 
-    others = Turns(tuple(map(rename, turns.observations)), tuple(map(rename, turns.actions)))
+    others = TokenTurns(tuple(map(rename, turns.observations)), tuple(map(rename, turns.actions)))
     np.testing.assert_array_equal(match_features(turns, [candidate]), match_features(others, [rename(candidate)]))
 
 
 @given(histories(), candidates)
-def test_features_equal_what_the_turns_say_read_one_by_one(turns: Turns, candidate: tuple[int, ...]) -> None:
+def test_features_equal_what_the_turns_say_read_one_by_one(turns: TokenTurns, candidate: tuple[int, ...]) -> None:
     found, said = features_of(turns, candidate), candidate[:-1]
     assert found["same.said"] == (said in turns.actions)
     assert found["prefix"] * 8 == max((shared(a, said) for a in turns.actions), default=0)
@@ -115,14 +117,14 @@ def test_features_equal_what_the_turns_say_read_one_by_one(turns: Turns, candida
 
 
 @given(histories(), candidates)
-def test_features_are_small_numbers(turns: Turns, candidate: tuple[int, ...]) -> None:
+def test_features_are_small_numbers(turns: TokenTurns, candidate: tuple[int, ...]) -> None:
     row_CF = match_features(turns, [candidate])
     assert row_CF.min() >= 0
     assert row_CF.max() <= 5
 
 
 @given(histories())
-def test_turns_are_cut_where_actions_stand(turns: Turns) -> None:
+def test_turns_are_cut_where_actions_stand(turns: TokenTurns) -> None:
     token_ids = list(turns.observations[0])
     spans = []
     for action, observation in zip(turns.actions, turns.observations[1:], strict=True):
@@ -136,7 +138,7 @@ def shared(one: tuple[int, ...], other: tuple[int, ...]) -> int:
 
 
 def test_no_candidate_has_no_features_and_an_empty_one_has_no_tokens() -> None:
-    turns = Turns(((1, 2), (3,)), ((4, 5),))
+    turns = TokenTurns(((1, 2), (3,)), ((4, 5),))
     assert match_features(turns, []).shape == (0, len(MATCH_FEATURES))
     both = match_features(turns, [[9], [4, 5, 9]])
     assert not both[0, : MATCH_FEATURES.index("last-1.with.last-0")].any()

@@ -25,7 +25,7 @@ from qguide.server.episodes.recorder import EpisodeRecorder, RotatedFile
 from qguide.server.episodes.redaction import NoRedaction, Redactor
 from qguide.server.episodes.redis_store import RedisEpisodeStore
 from qguide.server.episodes.service import Closed, Episodes, build_recorder
-from qguide.server.episodes.state import Episode, Offer, Outcome
+from qguide.server.episodes.state import Offer, Outcome, ServedEpisode
 from qguide.server.episodes.store import MemoryEpisodeStore
 from qguide.server.observability.metrics import Metrics
 from qguide.server.redis.client import RedisLink
@@ -192,7 +192,7 @@ async def test_a_disk_that_is_full_now_and_then_uses_up_no_files(disk: Disk) -> 
 async def test_what_a_full_disk_refused_is_written_once_there_is_room(disk: Disk) -> None:
     told: list[tuple[str, bool]] = []
 
-    async def tell(place: str, episode: Episode) -> None:
+    async def tell(place: str, episode: ServedEpisode) -> None:
         told.append((place, episode.recorded))
 
     store = memory()
@@ -223,7 +223,7 @@ async def test_what_a_full_disk_refused_is_written_by_the_next_server(disk: Disk
     store.close()
     told = list[tuple[str, bool]]()
 
-    async def tell(place: str, episode: Episode) -> None:
+    async def tell(place: str, episode: ServedEpisode) -> None:
         told.append((place, episode.recorded))
 
     recorder = recorder_of(disk.folder)

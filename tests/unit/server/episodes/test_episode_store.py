@@ -8,27 +8,27 @@ from pathlib import Path
 
 from structlog.testing import capture_logs
 
-from qguide.server.episodes.state import Episode, EpisodeChange
+from qguide.server.episodes.state import EpisodeChange, ServedEpisode
 from qguide.server.episodes.store import MemoryEpisodeStore
 from tests.support.clock import Clock
 
 
-def _kept(episode: Episode, known: Episode | None) -> EpisodeChange:
+def _kept(episode: ServedEpisode, known: ServedEpisode | None) -> EpisodeChange:
     return EpisodeChange(known or episode)
 
 
-def _changed(change: EpisodeChange, _: Episode | None) -> EpisodeChange:
+def _changed(change: EpisodeChange, _: ServedEpisode | None) -> EpisodeChange:
     return change
 
 
 async def keep(store: MemoryEpisodeStore, *ids: str) -> None:
     for episode_id in ids:
-        episode = Episode(id=episode_id)
+        episode = ServedEpisode(id=episode_id)
         await store.update(episode_id, partial(_kept, episode))
 
 
 async def test_the_episode_untouched_for_longest_makes_room() -> None:
-    size = len(Episode(id="a").to_json())
+    size = len(ServedEpisode(id="a").to_json())
     store = MemoryEpisodeStore(max_bytes=2 * size, ttl_s=1)
     await keep(store, "a", "b", "a", "c")
     assert await store.get("b") is None
@@ -37,7 +37,7 @@ async def test_the_episode_untouched_for_longest_makes_room() -> None:
 
 
 async def test_a_caller_who_opens_many_pushes_out_only_its_own() -> None:
-    size = len(Episode(id="ada/1").to_json())
+    size = len(ServedEpisode(id="ada/1").to_json())
     store = MemoryEpisodeStore(max_bytes=6 * size, ttl_s=1)
     await keep(store, "ada/1", "ada/2", "bob/1")
     await keep(store, *(f"eve/{number % 10}" for number in range(1000)))
@@ -48,7 +48,7 @@ async def test_a_caller_who_opens_many_pushes_out_only_its_own() -> None:
 
 
 async def test_callers_share_the_memory_evenly_when_all_want_more() -> None:
-    size = len(Episode(id="a/1").to_json())
+    size = len(ServedEpisode(id="a/1").to_json())
     store = MemoryEpisodeStore(max_bytes=6 * size, ttl_s=1)
     for number in range(9):
         await keep(store, *(f"{caller}/{number}" for caller in "abc"))
@@ -84,7 +84,7 @@ def stores(clock: Clock, number: int) -> list[MemoryEpisodeStore]:
 def step(episode_id: str, number: int) -> EpisodeChange:
     records = tuple(f'"{episode_id}\n{at}"'.encode() for at in range(number))
     size = sum(map(len, records))
-    return EpisodeChange(Episode(id=episode_id, steps=number, records=number, record_bytes=size), records[-1])
+    return EpisodeChange(ServedEpisode(id=episode_id, steps=number, records=number, record_bytes=size), records[-1])
 
 
 async def test_episodes_that_a_server_leaves_are_taken_up_once_and_grow_old_meanwhile(tmp_path: Path) -> None:
@@ -149,7 +149,7 @@ async def test_an_episode_that_is_recorded_or_dropped_leaves_no_text(tmp_path: P
     store.take_up(tmp_path)
     for place in ("recorded", "dropped"):
         await store.update(place, partial(_changed, step(place, 1)))
-    await store.update("recorded", lambda known: EpisodeChange(known.written() if known else Episode(id="")))
+    await store.update("recorded", lambda known: EpisodeChange(known.written() if known else ServedEpisode(id="")))
     await keep(store, *map(str, range(100)))
     store.close()
     [path] = tmp_path.glob("*.open")
@@ -197,7 +197,7 @@ async def test_of_what_many_servers_left_the_newest_is_kept_as_the_memory_allows
         clock.now_s += 1
     for store in left:
         store.close()
-    begun.max_bytes = last.max_bytes = 4 * len(Episode(id="0").to_json())
+    begun.max_bytes = last.max_bytes = 4 * len(ServedEpisode(id="0").to_json())
     for store in (begun, last):
         assert [place for place, _ in store.take_up(tmp_path)] == ["5", "6", "7", "8"]
         store.close()
@@ -211,6 +211,6 @@ async def test_an_expired_episode_takes_no_room_from_others_at_a_start(tmp_path:
     [path] = tmp_path.glob("*.open")
     with closing(sqlite3.connect(path)) as file, file:
         file.execute("UPDATE episodes SET at = at - 11 WHERE place = 'ada/1'")
-    begun.max_bytes = stopped.nbytes - len(Episode(id="ada/1").to_json())
+    begun.max_bytes = stopped.nbytes - len(ServedEpisode(id="ada/1").to_json())
     assert [place for place, _ in begun.take_up(tmp_path)] == ["eve/1", "eve/2"]
     begun.close()

@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from qguide.qnet.types import History, HistoryWindow, Message, ToolCall
-from qguide.server.episodes.state import Episode, Offer
+from qguide.server.episodes.state import Offer, ServedEpisode
 from qguide.server.episodes.transcript import Transcript, merged, read_transcript
 
 TASK = Message("user", "Find the mug.", wire={"role": "user", "content": "large"})
@@ -18,9 +18,9 @@ def offer(at: int, chosen: str, **more: object) -> Offer:
     return Offer(at=at, q_values={chosen: 0.5}, chosen=chosen, q_model="q@1").model_copy(update=more)
 
 
-def recorded(*steps: tuple[History, Offer]) -> tuple[Episode, Transcript]:
+def recorded(*steps: tuple[History, Offer]) -> tuple[ServedEpisode, Transcript]:
     """The episode after these steps, and its transcript."""
-    episode, rows = Episode(id="e"), []
+    episode, rows = ServedEpisode(id="e"), []
     for history, offered in steps:
         changed = episode.after(history, offered, keep=True)
         episode = changed.episode

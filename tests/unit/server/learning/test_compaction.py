@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from qguide.server.episodes.learning_part import Arm, ShadowTally
+from qguide.server.episodes.learning_part import LearningArm, ShadowTally
 from qguide.server.learning import group as groups
 from qguide.server.learning import progress as states
 from qguide.server.learning import tally as curves
@@ -34,7 +34,7 @@ def lived(folder: Path, *, episodes: int = 300) -> Group:
         now = group.progress
         newer = chance.random() < now.challenger_share
         guided = newer or chance.random() < now.share
-        arm = Arm(
+        arm = LearningArm(
             trial=now.trial,
             guided=guided,
             share=0.5 if now.phase == "trial" else 0.9 * (now.phase == "guiding"),

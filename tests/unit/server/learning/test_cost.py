@@ -14,12 +14,12 @@ from qguide.qnet.decision.threshold import ActionTaken, BelowThreshold
 from qguide.qnet.types import Candidate, Message
 from qguide.qnet.work import Prices, TokenUsage
 from qguide.server.chat.fake_openai import FakeUpstream
-from qguide.server.episodes.learning_part import Arm
+from qguide.server.episodes.learning_part import LearningArm
 from qguide.server.guidance.step_types import StepPrices, cost_of, extra_of
 from qguide.server.learning import phase_changes
 from qguide.server.learning.group import Group
 from qguide.server.learning.lines import EpisodeLine, PhaseLine, SpentLine
-from qguide.server.learning.parameters import Budget, Rules
+from qguide.server.learning.parameters import LearningBudget, Rules
 from qguide.server.learning.progress import Progress
 from qguide.server.learning.service import Learning
 from qguide.server.learning.status_body import state_of
@@ -85,7 +85,7 @@ def test_a_gain_that_only_rounding_left_has_no_price() -> None:
     progress = Progress(Rules())
     progress.apply(phase_changes.begun(progress, 1, "better"))
     for number, outcome in enumerate((0.3333, 1 / 3) * 2):
-        arm = Arm(trial=1, guided=number % 2 == 1, share=0.5)
+        arm = LearningArm(trial=1, guided=number % 2 == 1, share=0.5)
         tokens = 300 if arm.guided else 100
         progress.apply(EpisodeLine(episode=str(number), outcome=outcome, arm=arm, prompt_tokens=tokens))
     found = state_of("_", progress, Rules())
@@ -96,14 +96,14 @@ def test_a_gain_that_only_rounding_left_has_no_price() -> None:
 
 
 def test_the_state_tells_the_cost_of_a_success_gained() -> None:
-    progress, rules = Progress(Rules()), Rules(budget=Budget(tokens=50, period="hour"))
+    progress, rules = Progress(Rules()), Rules(budget=LearningBudget(tokens=50, period="hour"))
     progress.apply(phase_changes.begun(progress, 1, "better"))
     for number in range(40):
         guided = number % 2 == 0
         line = EpisodeLine(
             episode=str(number),
             outcome=float(guided or number % 4 == 1),
-            arm=Arm(trial=1, guided=guided, share=0.5),
+            arm=LearningArm(trial=1, guided=guided, share=0.5),
             prompt_tokens=300 if guided else 100,
             completion_tokens=90 if guided else 30,
             cost=0.04 if guided else 0.01,

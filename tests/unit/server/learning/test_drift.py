@@ -1,6 +1,6 @@
 """Rollbacks because the agent is not the one that was learned from."""
 
-from qguide.server.episodes.learning_part import Arm, ShadowTally
+from qguide.server.episodes.learning_part import LearningArm, ShadowTally
 from qguide.server.learning import phase_changes
 from qguide.server.learning.lines import EpisodeLine, FitLine
 from qguide.server.learning.parameters import Rules
@@ -22,9 +22,9 @@ def in_trial(prompts: list[str]) -> Progress:
     return progress
 
 
-def arm(prompt: str = "", *, guided: bool, trial: int = 1) -> Arm:
+def arm(prompt: str = "", *, guided: bool, trial: int = 1) -> LearningArm:
     """A part in learning."""
-    return Arm(trial=trial, guided=guided, share=0.5 if trial else 0.0, prompt=prompt)
+    return LearningArm(trial=trial, guided=guided, share=0.5 if trial else 0.0, prompt=prompt)
 
 
 def end(progress: Progress, prompt: str, *, guided: bool = True, outside: float = 0.0) -> str:

@@ -9,13 +9,13 @@ from pathlib import Path
 
 import pytest
 
-from qguide.server.episodes.learning_part import Arm, ShadowTally
+from qguide.server.episodes.learning_part import LearningArm, ShadowTally
 from qguide.server.learning.group import Group
 from qguide.server.learning.ledger import LEDGER, Ledger
 from qguide.server.learning.lines import EpisodeLine, FitLine
 from qguide.server.learning.parameters import Rules
 
-UNGUIDED = Arm(trial=0, guided=False, share=0.0)
+UNGUIDED = LearningArm(trial=0, guided=False, share=0.0)
 
 
 def line(name: str, outcome: float = 1.0) -> EpisodeLine:

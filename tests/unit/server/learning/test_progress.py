@@ -3,7 +3,7 @@
 import pytest
 
 from benchmarks.learning.simulation import simulate
-from qguide.server.episodes.learning_part import Arm, ShadowTally
+from qguide.server.episodes.learning_part import LearningArm, ShadowTally
 from qguide.server.learning import phase_changes
 from qguide.server.learning.lines import EpisodeLine, FitLine
 from qguide.server.learning.parameters import Rules
@@ -83,7 +83,7 @@ def duel(progress: Progress, *, newer: float, present: float, most: int = 400) -
     """Guided episodes of both versions until the challenge ends; returns event and reason."""
     for number in range(most):
         is_newer = number % 2 == 0
-        arm = Arm(trial=1, guided=True, share=0.9, challenge=progress.challenges, challenger=is_newer)
+        arm = LearningArm(trial=1, guided=True, share=0.9, challenge=progress.challenges, challenger=is_newer)
         hits = newer if is_newer else present
         outcome = float((number // 2 % 10) < 10 * hits)
         progress.apply(EpisodeLine(outcome=outcome, arm=arm))
@@ -96,7 +96,7 @@ def duel(progress: Progress, *, newer: float, present: float, most: int = 400) -
 def test_nothing_is_tried_without_a_licence() -> None:
     progress = Progress(Rules(every=2))
     for name in "ab":
-        arm = Arm(trial=0, guided=False, share=0.0)
+        arm = LearningArm(trial=0, guided=False, share=0.0)
         progress.apply(EpisodeLine(episode=name, outcome=1.0, arm=arm, recorded=True))
     assert progress.fit_due
     progress.apply(FitLine(version=1, episodes=2, licensed=False, reason="not better"))
@@ -147,7 +147,7 @@ def test_a_fit_waits_for_the_shadow_of_the_one_before_but_not_for_ever() -> None
     progress.apply(FitLine(version=1, episodes=0, licensed=True, reason="better"))
     due = []
     for number in range(60):
-        arm = Arm(trial=0, guided=False, share=0.0)
+        arm = LearningArm(trial=0, guided=False, share=0.0)
         progress.apply(EpisodeLine(episode=str(number), outcome=1.0, arm=arm))
         due.append(progress.fit_due)
     assert due.index(True) == 49
@@ -198,7 +198,7 @@ def test_a_challenge_follows_the_newest_version() -> None:
 def test_a_bad_challenger_does_not_roll_back_what_guides() -> None:
     progress = guiding()
     for _ in range(30):
-        progress.apply(EpisodeLine(outcome=1.0, arm=Arm(trial=1, guided=True, share=0.9)))
+        progress.apply(EpisodeLine(outcome=1.0, arm=LearningArm(trial=1, guided=True, share=0.9)))
     fitted(progress, 2)
     assert duel(progress, newer=0.0, present=1.0)[0] == "challenge_decided"
     assert progress.phase == "guiding"
@@ -212,7 +212,7 @@ def test_a_newer_version_has_a_trial_of_its_own_where_the_one_before_lost_much(
     progress = Progress(Rules())
     fitted(progress, 1)
     for number in range(lost):
-        arm = Arm(trial=1, guided=number % 2 == 0, share=0.5)
+        arm = LearningArm(trial=1, guided=number % 2 == 0, share=0.5)
         progress.apply(EpisodeLine(outcome=float(number // 2 % 2), arm=arm))
     assert fitted(progress, 2) == event
     assert (progress.phase, progress.trial, progress.version) == ("trial", trial, 2)
@@ -231,7 +231,7 @@ def test_trials_that_follow_one_another_end_together() -> None:
     fitted(progress, 1)
     episodes = 0
     while progress.phase == "trial":
-        arm = Arm(trial=progress.trial, guided=episodes % 2 == 0, share=0.5)
+        arm = LearningArm(trial=progress.trial, guided=episodes % 2 == 0, share=0.5)
         progress.apply(EpisodeLine(outcome=float(episodes // 2 % 2), arm=arm))
         episodes += 1
         if decided(progress) != "trial_ended" and episodes % 25 == 0:
@@ -243,7 +243,7 @@ def test_trials_that_follow_one_another_end_together() -> None:
 def test_an_episode_of_an_earlier_trial_is_not_compared() -> None:
     progress = Progress(Rules())
     fitted(progress, 1)
-    progress.apply(EpisodeLine(outcome=1.0, arm=Arm(trial=0, guided=True, share=0.5)))
+    progress.apply(EpisodeLine(outcome=1.0, arm=LearningArm(trial=0, guided=True, share=0.5)))
     assert progress.latest.both.count == 0
-    progress.apply(EpisodeLine(outcome=1.0, arm=Arm(trial=1, guided=True, share=0.5)))
+    progress.apply(EpisodeLine(outcome=1.0, arm=LearningArm(trial=1, guided=True, share=0.5)))
     assert progress.latest.both.count == 1

@@ -2,7 +2,7 @@
 
 import re
 
-from qguide.server.episodes.learning_part import Arm
+from qguide.server.episodes.learning_part import LearningArm
 from qguide.server.learning import phase_changes
 from qguide.server.learning.lines import EpisodeLine, FitLine
 from qguide.server.learning.parameters import Rules
@@ -20,7 +20,7 @@ def told(progress: Progress) -> LearningState:
 def play(progress: Progress, outcome: float, *, guided: bool = False) -> None:
     """One episode of the present phase."""
     share = progress.share
-    arm = Arm(trial=progress.trial, guided=guided, share=share)
+    arm = LearningArm(trial=progress.trial, guided=guided, share=share)
     progress.apply(EpisodeLine(outcome=outcome, arm=arm))
 
 

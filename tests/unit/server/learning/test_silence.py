@@ -5,8 +5,8 @@ from pathlib import Path
 
 from fastapi.testclient import TestClient
 
-from qguide.server.episodes.learning_part import Arm
-from qguide.server.episodes.state import Episode, Outcome
+from qguide.server.episodes.learning_part import LearningArm
+from qguide.server.episodes.state import Outcome, ServedEpisode
 from qguide.server.learning.group import Group
 from qguide.server.learning.lines import EpisodeLine, SilentLine
 from qguide.server.learning.parameters import Rules
@@ -16,14 +16,14 @@ from qguide.server.learning.silence import OpenEpisodes
 from qguide.server.learning.status_body import state_of
 from tests.unit.server.conftest import FAKES, Serve
 
-GUIDED = Arm(trial=0, guided=True, share=0.5)
-UNGUIDED = Arm(trial=0, guided=False, share=0.5)
+GUIDED = LearningArm(trial=0, guided=True, share=0.5)
+UNGUIDED = LearningArm(trial=0, guided=False, share=0.5)
 
 
 def test_an_episode_is_silent_after_its_last_step() -> None:
-    episodes, one = OpenEpisodes(60.0), Episode(id="a", arm=GUIDED)
+    episodes, one = OpenEpisodes(60.0), ServedEpisode(id="a", arm=GUIDED)
     episodes.heard("a", one, now_s=0.0)
-    episodes.heard("b", Episode(id="b"), now_s=10.0)
+    episodes.heard("b", ServedEpisode(id="b"), now_s=10.0)
     episodes.heard("a", one, now_s=50.0)
     assert episodes.ended(now_s=69.0) == []
     assert [place for place, _ in episodes.ended(now_s=70.0)] == ["b"]
@@ -32,7 +32,7 @@ def test_an_episode_is_silent_after_its_last_step() -> None:
 
 
 def test_an_episode_with_an_outcome_is_not_silent() -> None:
-    episodes, one = OpenEpisodes(60.0), Episode(id="a")
+    episodes, one = OpenEpisodes(60.0), ServedEpisode(id="a")
     episodes.heard("a", one, now_s=0.0)
     episodes.heard("a", one.closed(Outcome(reward=1.0)), now_s=1.0)
     assert episodes.ended(now_s=999.0) == []

@@ -4,7 +4,7 @@ import asyncio
 from hashlib import sha256
 
 from qguide.server.episodes.redis_store import RedisEpisodeStore
-from qguide.server.episodes.state import Episode, EpisodeChange
+from qguide.server.episodes.state import EpisodeChange, ServedEpisode
 from qguide.server.episodes.store import MemoryEpisodeStore
 from qguide.server.redis.client import RedisLink
 from tests.support.redis_server import RedisServer
@@ -53,7 +53,7 @@ async def test_the_budget_counts_an_episodes_present_size_once(link: RedisLink) 
         for episode_id in ("ada/1", "ada/2", "bob/1"):
             await store.update(episode_id, step)
     assert await kept(store, "ada/1", "ada/2", "bob/1") == ["ada/1", "ada/2", "bob/1"]
-    large = EpisodeChange(Episode(id="e", broken="x" * 10 * size))
+    large = EpisodeChange(ServedEpisode(id="e", broken="x" * 10 * size))
     await store.update("bob/2", lambda _: large)
     assert await kept(store, "ada/1", "ada/2", "bob/1", "bob/2") == ["ada/1", "ada/2"]
 

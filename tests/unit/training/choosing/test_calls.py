@@ -6,7 +6,7 @@ import pytest
 
 from qguide.qnet.types import Message, ToolCall
 from qguide.training.choosing.calls import calls_of
-from qguide.training.choosing.schemas import FLAWS, Asked, fit_of, functions_of
+from qguide.training.choosing.schemas import FLAWS, AskedQuestion, fit_of, functions_of
 from tests.support.recordings.llms import AREA
 
 SAME = (
@@ -55,13 +55,13 @@ def test_a_text_without_a_call_has_none(text: str) -> None:
 )
 def test_what_does_not_fit_the_schema_is_found(text: str, flaw: str) -> None:
     functions = functions_of((Message("system", f"Functions: {json.dumps(AREA)}"),))
-    fit = fit_of(calls_of(Message("assistant", text)), functions, Asked("How large is it?"))
+    fit = fit_of(calls_of(Message("assistant", text)), functions, AskedQuestion("How large is it?"))
     assert fit.counts[flaw] == 1
 
 
 def test_a_call_that_fits_has_no_flaw_and_its_numbers_were_said() -> None:
     functions = functions_of((Message("system", f"Functions: {json.dumps(AREA)}"),))
-    asked = Asked("How large is a rectangle of two by 5 m?")
+    asked = AskedQuestion("How large is a rectangle of two by 5 m?")
     fit = fit_of(calls_of(Message("assistant", SAME[0])), functions, asked)
     assert not any(fit.counts.get(flaw) for flaw in FLAWS)
     assert fit.counts["numbers said"] == fit.counts["numbers"] == 2

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from qguide.qnet.types import Message
-from qguide.training.choosing.attempts import Attempt, Turn, family_of, section_of
+from qguide.training.choosing.attempts import AttemptTurn, RecordedAttempt, family_of, section_of
 from qguide.training.choosing.choosers import best_rule, earned, fitted_tau, posterior_scores, rule_scores, stopped
 from qguide.training.choosing.features import Cut, candidates_of, numbers_of
 from qguide.training.choosing.figures import flips_bound
@@ -20,10 +20,10 @@ from qguide.training.evaluation.statistics import sign_flip_p_value
 ANSWERS = (("a", "7", 1.0), ("b", "9", 0.0), ("b", "9", 0.0), ("c", "Error: x", 0.0))
 
 
-def attempt(model: str, action: str, answer: str, reward: float) -> Attempt:
+def attempt(model: str, action: str, answer: str, reward: float) -> RecordedAttempt:
     """An attempt of two turns."""
-    turns = (Turn(Message("assistant", action), answer), Turn(Message("assistant", "done"), ""))
-    return Attempt("set/1", model, (Message("user", "What is it?"),), turns, reward)
+    turns = (AttemptTurn(Message("assistant", action), answer), AttemptTurn(Message("assistant", "done"), ""))
+    return RecordedAttempt("set/1", model, (Message("user", "What is it?"),), turns, reward)
 
 
 def table_by_hand() -> Table:

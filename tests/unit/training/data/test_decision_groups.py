@@ -9,18 +9,18 @@ from pydantic import ValidationError
 from qguide.qnet.errors import RecordError
 from qguide.qnet.records import TreeRow
 from qguide.qnet.types import Message
-from qguide.training.data.decision_groups import Decision, choices_of, decisions_of, read_groups
+from qguide.training.data.decision_groups import GroupDecision, choices_of, decisions_of, read_groups
 from qguide.training.data.runs import JsonlWriter
 from tests.support.decision_groups import candidate, groups_row
 
 WAIT = candidate("Action: wait", observation="You wait.", valid=False)
 LOOK = candidate("Action: look", observation="You look.", count=3)
 TAKE = candidate("Action: take mug", reward=1.0, terminated=True)
-FIRST, SECOND = Decision((WAIT, LOOK), chosen=1, greedy=0), Decision((TAKE,), chosen=0)
+FIRST, SECOND = GroupDecision((WAIT, LOOK), chosen=1, greedy=0), GroupDecision((TAKE,), chosen=0)
 FIND = Message("user", "Find the mug.")
 
 
-def groups(*decisions: Decision, **changes: Any) -> TreeRow:
+def groups(*decisions: GroupDecision, **changes: Any) -> TreeRow:
     return groups_row(*(decisions or (FIRST, SECOND)), first_observation=FIND.content, **changes)
 
 
@@ -44,7 +44,7 @@ def test_the_candidates_of_a_state_stand_together_behind_the_taken_one_before() 
 
 
 def test_a_state_after_an_action_without_effect_is_known_as_such() -> None:
-    waited = Decision((WAIT, LOOK), chosen=0)
+    waited = GroupDecision((WAIT, LOOK), chosen=0)
     assert [d.after_noop for d in choices_of(groups(waited, FIRST))] == [False, True]
 
 
@@ -78,7 +78,7 @@ def test_two_actions_of_one_state_are_not_both_taken() -> None:
 def test_a_tree_whose_states_were_not_decided_is_refused(
     tmp_path: Path, node: int, changes: dict[str, Any], complaint: str
 ) -> None:
-    row = groups(FIRST, Decision((LOOK, WAIT), chosen=0))
+    row = groups(FIRST, GroupDecision((LOOK, WAIT), chosen=0))
     nodes = list(row.nodes)
     nodes[node] = nodes[node].model_copy(update=changes)
     with JsonlWriter(tmp_path / "rows.jsonl") as writer:

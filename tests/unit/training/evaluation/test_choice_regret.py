@@ -2,12 +2,12 @@
 
 import pytest
 
-from qguide.training.data.decision_groups import Decision
+from qguide.training.data.decision_groups import GroupDecision
 from qguide.training.evaluation.choice_regret import ScoredEpisodeRow, candidate_steps, choice_figures, scored_episode
 from tests.support.decision_groups import candidate, groups_row
 
 GROUPS = groups_row(
-    Decision(
+    GroupDecision(
         (
             candidate("wait", (1.0, 9), valid=False, count=3),
             candidate("go", (1.0, 4), (1.0, 6)),
@@ -16,7 +16,7 @@ GROUPS = groups_row(
         chosen=0,
         greedy=0,
     ),
-    Decision((candidate("go", (1.0, 5)),), chosen=0, greedy=0),
+    GroupDecision((candidate("go", (1.0, 5)),), chosen=0, greedy=0),
     ((candidate("a", (1.0, 3)), candidate("b", (1.0, 3), valid=False)), 0),
     task_id="x",
 )

@@ -13,7 +13,7 @@ from qguide.training.environment import Environment, StepResult
 from qguide.training.exploration.tree_expansion import Exploration, ExploredTree, explore_task
 from qguide.training.rollouts.driver import run_rollouts
 from qguide.training.rollouts.game import Game
-from qguide.training.rollouts.rollout import Timings
+from qguide.training.rollouts.rollout import TaskTimings
 from qguide.training.trajectory import Step, action_key
 
 ACTIONS = ("a", "b", "c")
@@ -85,7 +85,7 @@ def explore(
     done: list[ExploredTree] = []
     failures: list[QGuideError] = []
 
-    def keep(name: str, explored: ExploredTree, timings: Timings) -> None:
+    def keep(name: str, explored: ExploredTree, timings: TaskTimings) -> None:
         done.append(explored)
 
     process = explore_task(

@@ -7,7 +7,7 @@ import pytest
 from pydantic import BaseModel
 
 from qguide.training.configs.job_files import load_config
-from qguide.training.data.decision_groups import Decision
+from qguide.training.data.decision_groups import GroupDecision
 from qguide.training.environments.alfworld.bundle import AlfWorldConfig
 from qguide.training.exploration.contrast import Contrast
 from qguide.training.exploration.mcts import Mcts
@@ -165,7 +165,7 @@ def test_a_step_reward_model_learns_the_mean_outcome_of_the_scorers_roll_outs() 
     model = load_config(TrainQNetConfig, CONFIGS / "train_qnet_step_rewards.toml")
     assert model.groups == (groups.output,)
     look = candidate("look", *((reward, 9) for reward in (1, 0, 0, 1, 0)))
-    [label] = Decision((look,), chosen=0, after_noop=True).labels(model.group_labels)
+    [label] = GroupDecision((look,), chosen=0, after_noop=True).labels(model.group_labels)
     assert label.value == pytest.approx(0.4)
 
 

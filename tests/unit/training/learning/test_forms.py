@@ -10,7 +10,7 @@ import pytest
 from qguide.qnet.features.hashing import Hasher
 from qguide.qnet.types import History, Message, ToolCall
 from qguide.training.learning.advantage import Options
-from qguide.training.learning.episodes import Episode
+from qguide.training.learning.episodes import LearnedEpisode
 from qguide.training.learning.learner import learn
 
 DRAWERS = ("red", "blue", "green")
@@ -61,7 +61,7 @@ def code(drawer: str, thought: str) -> Message:
     return Message("assistant", f"{thought}\n\n```bash\nopen {drawer}\n```")
 
 
-def episodes(count: int, opening: Open, say: Say) -> list[Episode]:
+def episodes(count: int, opening: Open, say: Say) -> list[LearnedEpisode]:
     """One guess each; the right one is worth it in seven of ten cases."""
     chance = Random(0)
     found = []
@@ -69,7 +69,7 @@ def episodes(count: int, opening: Open, say: Say) -> list[Episode]:
         thing, drawer = ("ring", "coin")[number % 2], chance.choice(DRAWERS)
         reward = float(drawer == RIGHT[thing] and chance.random() < 0.7)
         reply = say(drawer, chance.choice(THOUGHTS))
-        found.append(Episode(f"{number}", (opening(thing),), (reply,), reward))
+        found.append(LearnedEpisode(f"{number}", (opening(thing),), (reply,), reward))
     return found
 
 
@@ -113,7 +113,7 @@ def test_a_value_that_instructions_list_is_read_in_observations() -> None:
         seen = (start, look, Message("user", f"You stand in the {place}."))
         right = drawer == {"hall": "red", "attic": "blue"}[place]
         replies = (look, action(drawer, "So."))
-        found.append(Episode(f"{number % 40}", ((start,), seen), replies, float(right)))
+        found.append(LearnedEpisode(f"{number % 40}", ((start,), seen), replies, float(right)))
 
     model = learn(found, Options(), Hasher(b"salt")).model
 
@@ -138,7 +138,7 @@ def test_a_number_is_large_or_small_for_what_the_task_is_about() -> None:
         state = history(machine, chance.uniform(1.1, 1.4) if high else chance.uniform(0.7, 0.95), number)
         drawer = chance.choice(DRAWERS[:2])
         replies = (state[1], action(drawer, "So."))
-        found.append(Episode(f"{number}", (state[:1], state), replies, float((drawer == "red") == high)))
+        found.append(LearnedEpisode(f"{number}", (state[:1], state), replies, float((drawer == "red") == high)))
 
     model = learn(found, Options(), Hasher(b"salt")).model
 
@@ -172,7 +172,7 @@ def test_two_facts_of_one_sentence_decide_together() -> None:
         state = seen(kind, fault, column)
         reward = float(drawer == right(kind, fault))
         replies = (state[1], mend(column, drawer))
-        found.append(Episode(f"{number}", (state[:1], state), replies, reward))
+        found.append(LearnedEpisode(f"{number}", (state[:1], state), replies, reward))
 
     model = learn(found, Options(), Hasher(b"salt")).model
 

@@ -7,7 +7,7 @@ import pytest
 from qguide.qnet.features.hashing import Hasher
 from qguide.qnet.types import History, Message
 from qguide.training.learning.advantage import PENALTIES, Options, fit, steps_of, trace_returns
-from qguide.training.learning.episodes import Episode, HeldBack, folds_of
+from qguide.training.learning.episodes import HeldBack, LearnedEpisode, folds_of
 from qguide.training.learning.learner import judged_by, learn
 from qguide.training.licence.evidence import evidence_of
 from qguide.training.licence.verdict import licence_of
@@ -29,7 +29,7 @@ def drawn(greedy: str) -> tuple[Drawn, ...]:
     return tuple(Drawn(opened(colour), 1, colour == greedy) for colour in DRAWERS)
 
 
-def episodes(count: int, seed: int = 0) -> list[Episode]:
+def episodes(count: int, seed: int = 0) -> list[LearnedEpisode]:
     """One guess a step, of which the first decides; the second is luck."""
     chance = Random(seed)
     found = []
@@ -40,7 +40,7 @@ def episodes(count: int, seed: int = 0) -> list[Episode]:
         right = first == right_drawer(thing)
         after = (*start, opened(first), Message("user", "Something rattles."))
         reward = float(right and chance.random() < 0.7)
-        found.append(Episode(f"{number}", (start, after), (opened(first), opened(second)), reward))
+        found.append(LearnedEpisode(f"{number}", (start, after), (opened(first), opened(second)), reward))
     return found
 
 
@@ -64,7 +64,7 @@ def test_q_is_on_the_scale_of_the_outcomes() -> None:
 
 
 def test_equal_outcomes_leave_nothing_to_prefer() -> None:
-    alike = [Episode(e.task, e.states, e.actions, 1.0) for e in episodes(20)]
+    alike = [LearnedEpisode(e.task, e.states, e.actions, 1.0) for e in episodes(20)]
 
     q_values = learn(alike, Options(), Hasher(b"salt")).model.q_values(alike[0].states[0], tuple(map(opened, DRAWERS)))
 
@@ -88,7 +88,7 @@ def test_episodes_of_one_task_are_in_one_fold() -> None:
 
 def test_it_is_licensed_where_it_learned_and_not_where_outcomes_are_luck() -> None:
     chance = Random(1)
-    luck = [Episode(e.task, e.states, e.actions, float(chance.random() < 0.3)) for e in episodes(80)]
+    luck = [LearnedEpisode(e.task, e.states, e.actions, float(chance.random() < 0.3)) for e in episodes(80)]
 
     for recorded, granted in ((episodes(200), True), (luck, False)):
         learned = learn(recorded, Options(), Hasher(b"salt"))
@@ -96,7 +96,7 @@ def test_it_is_licensed_where_it_learned_and_not_where_outcomes_are_luck() -> No
 
 
 def test_one_task_is_learned_from_and_not_judged() -> None:
-    recorded = [Episode("one", e.states, e.actions, e.reward) for e in episodes(10)]
+    recorded = [LearnedEpisode("one", e.states, e.actions, e.reward) for e in episodes(10)]
 
     learned = learn(recorded, Options(), Hasher(b"salt"))
 
@@ -106,7 +106,7 @@ def test_one_task_is_learned_from_and_not_judged() -> None:
 
 def test_held_back_episodes_judge_what_a_task_that_comes_again_teaches() -> None:
     """An agent whose every episode begins with the same words has a single task."""
-    recorded = [Episode("one", e.states, e.actions, e.reward) for e in episodes(200)]
+    recorded = [LearnedEpisode("one", e.states, e.actions, e.reward) for e in episodes(200)]
 
     learned = learn(recorded, Options(held_back="episodes"), Hasher(b"salt"))
     licence = licence_of(learned.evidence, learned.credit, held_back="episodes")
@@ -138,7 +138,7 @@ def test_episodes_are_held_back_where_tasks_are_too_few() -> None:
 def test_held_back_episodes_license_no_luck() -> None:
     chance, granted = Random(3), 0
     for seed in range(8):
-        luck = [Episode("one", e.states, e.actions, float(chance.random() < 0.5)) for e in episodes(60, seed)]
+        luck = [LearnedEpisode("one", e.states, e.actions, float(chance.random() < 0.5)) for e in episodes(60, seed)]
         learned = learn(luck, Options(held_back="episodes"), Hasher(b"salt"))
         granted += licence_of(learned.evidence, learned.credit).granted
 
@@ -147,7 +147,7 @@ def test_held_back_episodes_license_no_luck() -> None:
 
 @pytest.mark.parametrize(("knows", "granted"), [(True, False), (False, True)])
 def test_it_is_licensed_only_above_greedy_play_where_recordings_tell_it(knows: bool, granted: bool) -> None:
-    def told(number: int, one: Episode) -> Episode:
+    def told(number: int, one: LearnedEpisode) -> LearnedEpisode:
         right = right_drawer(("ring", "coin")[number % 2])
         greedy = right if knows else "green"
         return replace(one, drawn=(drawn(greedy), drawn("green")))
@@ -161,17 +161,17 @@ def test_it_is_licensed_only_above_greedy_play_where_recordings_tell_it(knows: b
 def test_an_action_teaches_whether_or_not_its_draws_differed() -> None:
     """Of two guests one is always generous; the drawers differ in what the other's hold."""
 
-    def episode(number: int) -> Episode:
+    def episode(number: int) -> LearnedEpisode:
         guest, colour = ("rich", "poor")[number % 2], DRAWERS[number // 2 % 2]
         start = (Message("user", f"Find a coin of the {guest} guest."),)
         reward = 1.0 if guest == "rich" else float(colour == "blue")
         alike = (Drawn(opened(colour), 2),)
-        return Episode(f"{number}", (start,), (opened(colour),), reward, (alike,))
+        return LearnedEpisode(f"{number}", (start,), (opened(colour),), reward, (alike,))
 
     alike = [episode(number) for number in range(80)]
     other = [replace(e, drawn=((Drawn(opened("red")), Drawn(opened("blue"))),)) for e in alike]
 
-    def gain(recorded: list[Episode]) -> float:
+    def gain(recorded: list[LearnedEpisode]) -> float:
         model = learn(recorded, Options(), Hasher(b"salt")).model
         red, blue = model.q_values(recorded[1].states[0], tuple(map(opened, DRAWERS[:2])))
         return blue - red
@@ -193,11 +193,11 @@ def test_an_answer_is_judged_by_its_sentence_beside_the_question() -> None:
         read = (question, Message("assistant", "open chronicle"), Message("user", told))
         return read, [Message("assistant", f"answer {year}") for year in years]
 
-    def episode(number: int) -> Episode:
+    def episode(number: int) -> LearnedEpisode:
         read, answers = asked(number)
         reply = number // 2 % 2
         reward = float(reply == number % 2)
-        return Episode(f"{number}", (read,), (answers[reply],), reward)
+        return LearnedEpisode(f"{number}", (read,), (answers[reply],), reward)
 
     learned = learn([episode(number) for number in range(120)], Options(), Hasher(b"salt"))
     for number in range(120, 132):
@@ -210,7 +210,7 @@ def test_draws_weigh_by_the_propensity_of_a_random_choice() -> None:
     task = (Message("user", "Open it."),)
     told = (Drawn(opened("red"), count=3), Drawn(opened("blue")))
     random = tuple(replace(one, propensity=0.5) for one in told)
-    episode = Episode("t", (task,), (opened("red"),), 1.0, (told,))
+    episode = LearnedEpisode("t", (task,), (opened("red"),), 1.0, (told,))
     hasher = Hasher(b"", bits=10)
     by_count = steps_of([episode], hasher).others.rows.toarray()
     by_chance = steps_of([replace(episode, drawn=(random,))], hasher).others.rows.toarray()
@@ -231,7 +231,7 @@ def test_the_penalty_is_chosen_by_what_held_back_tasks_earned() -> None:
 def test_votes_weigh_as_much_as_recordings_say() -> None:
     """The agent draws the right drawer four times of six, and each of the others once."""
 
-    def told(number: int, one: Episode, votes: int) -> Episode:
+    def told(number: int, one: LearnedEpisode, votes: int) -> LearnedEpisode:
         right = right_drawer(("ring", "coin")[number % 2])
         some = tuple(Drawn(opened(c), votes if c == right else 1) for c in DRAWERS)
         return replace(one, drawn=(some, drawn("green")))
@@ -243,7 +243,7 @@ def test_votes_weigh_as_much_as_recordings_say() -> None:
     assert knowing.weights.tau > at_random.weights.tau > 0
 
 
-def rewarded(count: int, *, on_the_way: bool) -> list[Episode]:
+def rewarded(count: int, *, on_the_way: bool) -> list[LearnedEpisode]:
     """The right drawer earns half; what the second one adds to that or takes away is luck."""
     chance, found = Random(3), []
     for number, one in enumerate(episodes(count)):

@@ -4,15 +4,15 @@ from dataclasses import replace
 import pytest
 
 from qguide.qnet.types import Message
-from qguide.training.learning.episodes import Episode
+from qguide.training.learning.episodes import LearnedEpisode
 from qguide.training.learning.recorded import recorded_decisions
 from qguide.training.trajectory import Drawn
 
 START = (Message("user", "Open a door."),)
 
 
-def episode(reply: str, reward: float, task: str = "t") -> Episode:
-    return Episode(task, (START,), (Message("assistant", reply),), reward)
+def episode(reply: str, reward: float, task: str = "t") -> LearnedEpisode:
+    return LearnedEpisode(task, (START,), (Message("assistant", reply),), reward)
 
 
 def test_a_state_that_episodes_left_differently_is_a_decision() -> None:
@@ -38,7 +38,7 @@ def test_states_that_were_left_alike_are_none() -> None:
 def test_draws_that_were_recorded_are_the_votes_and_tell_the_greedy_reply() -> None:
     left, right = (Message("assistant", f"Action: {way}") for way in ("left", "right"))
     drawn = (Drawn(left, 1, False), Drawn(right, 4, True))
-    told = Episode("t", (START,), (left,), 1.0, (drawn,))
+    told = LearnedEpisode("t", (START,), (left,), 1.0, (drawn,))
 
     [found] = recorded_decisions([told, episode("Action: right", 0.0)], lambda _, r: [0.0] * 2)
 

@@ -8,7 +8,7 @@ from qguide.qnet.features.hashing import FACT, TASK_FACT, Hasher, entry
 from qguide.qnet.features.words import clauses_of
 from qguide.qnet.types import Message
 from qguide.training.learning.advantage import Options
-from qguide.training.learning.episodes import Episode
+from qguide.training.learning.episodes import LearnedEpisode
 from qguide.training.learning.learner import learn
 from qguide.training.learning.templates import known_facts, patterns_of
 
@@ -46,7 +46,7 @@ def test_facts_are_known_that_come_again_and_of_tasks_those_that_differ() -> Non
     assert found == {*of_tasks, entry("you wait=said", FACT)}
 
 
-def episodes(number: int, seed: int) -> list[Episode]:
+def episodes(number: int, seed: int) -> list[LearnedEpisode]:
     """One choice each, which is right by a topic and a tier together, told among much else."""
     chance, found = Random(seed), []
     for i in range(number):
@@ -58,7 +58,7 @@ def episodes(number: int, seed: int) -> list[Episode]:
             Message("user", f"{noise} The file says {TIERS[tier]}."),
         )
         action = Message("assistant", f"Action: route {('red', 'green', 'blue')[desk]}")
-        found.append(Episode(f"{i}", (history,), (action,), float(desk == (topic + tier) % 3)))
+        found.append(LearnedEpisode(f"{i}", (history,), (action,), float(desk == (topic + tier) % 3)))
     return found
 
 

@@ -8,20 +8,20 @@ import pytest
 from qguide.qnet.features.hashing import FRAME, TASK, Hasher, entry, number_place
 from qguide.qnet.types import Message
 from qguide.training.learning import vocabulary
-from qguide.training.learning.episodes import Episode
+from qguide.training.learning.episodes import LearnedEpisode
 from qguide.training.learning.vocabulary import hasher_reading, sizes_of, vocabulary_of
 
 THINGS = ("ring", "coin") * 20
 
 
-def episode(number: int, thing: str) -> Episode:
+def episode(number: int, thing: str) -> LearnedEpisode:
     states = (
         Message("system", "Be brief"),
         Message("user", f"Find the {thing} of guest{number}"),
         Message("assistant", "Action: open the drawer"),
         Message("user", "It is empty" if number % 4 else "It holds a letter"),
     )
-    return Episode(f"{number}", (states[:2], states), (states[2], states[2]), 0.0)
+    return LearnedEpisode(f"{number}", (states[:2], states), (states[2], states[2]), 0.0)
 
 
 def test_words_of_nearly_all_episodes_and_of_a_single_one_are_left_out() -> None:
@@ -60,14 +60,14 @@ def test_a_salt_hides_the_words() -> None:
     assert not set(one.tolist()) & set(other.tolist())
 
 
-def heated(number: int) -> Episode:
+def heated(number: int) -> LearnedEpisode:
     machine, heat = ("pump", "press")[number % 2], (100, 10)[number % 2] + number // 2
     states = (
         Message("user", f"Mend the {machine}"),
         Message("assistant", "Action: measure"),
         Message("user", f"heat: {heat} degrees; code {number + 5000}"),
     )
-    return Episode(f"{number}", (states[:1], states), (states[1], states[1]), 0.0)
+    return LearnedEpisode(f"{number}", (states[:1], states), (states[1], states[1]), 0.0)
 
 
 def test_numbers_are_measured_by_those_of_such_tasks() -> None:
@@ -104,7 +104,7 @@ def test_of_a_long_page_the_newest_numbers_are_measured() -> None:
     page = "\n".join(f"row: {number}" for number in range(1_000))
     action = Message("assistant", "Action: look")
     state = (Message("user", "Count"), action, Message("user", page))
-    sizes = sizes_of([Episode("0", (state[:1], state), (action, action), 0.0)], Hasher(b"salt"))
+    sizes = sizes_of([LearnedEpisode("0", (state[:1], state), (action, action), 0.0)], Hasher(b"salt"))
 
     assert sizes.quantiles[0].tolist() == [849.75, 899.5, 949.25, 974.125]
 

@@ -17,7 +17,7 @@ from qguide.qnet.types import Message
 from qguide.training.algorithms.labelling import labelled_paths
 from qguide.training.optimization.packed_trees import (
     PackedTree,
-    Place,
+    QPlace,
     pack_tree,
     sibling_pairs,
     without_unbranched_suffixes,
@@ -94,7 +94,7 @@ def test_labels_that_share_a_token_are_averaged_by_their_weights() -> None:
 
 
 def test_a_pair_needs_one_state_and_a_difference() -> None:
-    places = [(0, Place(3, 1.0)), (0, Place(5, 0.99)), (0, Place(7, 0.5)), (4, Place(9, 0.0))]
+    places = [(0, QPlace(3, 1.0)), (0, QPlace(5, 0.99)), (0, QPlace(7, 0.5)), (4, QPlace(9, 0.0))]
     pairs = sibling_pairs(places, min_label_margin=0.1)
     assert [(a.position, b.position) for a, b in pairs] == [(3, 7), (5, 7)]
 

@@ -8,7 +8,7 @@ import torch
 from qguide.qnet.models.checkpoint import load_policy
 from qguide.training.jobs.sft import run_sft
 from qguide.training.optimization.options import Optimization
-from qguide.training.optimization.packed_trees import PackedTree, Place, pack_tree
+from qguide.training.optimization.packed_trees import PackedTree, QPlace, pack_tree
 from qguide.training.q_training.loss_terms import QNetLossOptions, RankingLoss, hl_gauss_error, tree_loss
 from qguide.training.q_training.validation import sibling_accuracy
 from tests.support.echo import episode, sft_config, trajectories_in
@@ -85,7 +85,7 @@ def test_a_rare_great_regret_outweighs_a_frequent_small_one() -> None:
     trees = []
     for first, second in ((0.1, 0.0), (0.1, 0.0), (0.0, 0.9)):
         tree = PackedTree(token_ids=[1, 2])
-        places = (Place(0, first), Place(1, second))
+        places = (QPlace(0, first), QPlace(1, second))
         tree.pairs = [places if first > second else places[::-1]]
         tree.weight, tree.weighted = [0.0, 0.0], [0.0, 0.0]
         tree.depths, tree.before = [0, 0], [-1, -1]

@@ -10,7 +10,7 @@ from qguide.qnet.types import Candidate, Message, SampleRequest, Sampling, Score
 from qguide.training.environment import StepResult
 from qguide.training.rollouts.driver import run_rollouts
 from qguide.training.rollouts.episode import Episode, derived_seed, first_reply, play_episode, seeded
-from qguide.training.rollouts.rollout import EnvironmentCall, RolloutTask, SampleRequests, Timings
+from qguide.training.rollouts.rollout import EnvironmentCall, RolloutTask, SampleRequests, TaskTimings
 from qguide.training.trajectory import parse_action, text_reply
 
 HISTORY_LIMIT = 40
@@ -75,12 +75,12 @@ def play_one(environment: Counter, max_steps: int) -> RolloutTask[Episode]:
 
 def play(
     environments: dict[str, Counter], *, parallel: int = 8, threads: int = 0, max_steps: int = 30
-) -> tuple[dict[str, Episode], dict[str, QGuideError], Obedient, dict[str, Timings]]:
+) -> tuple[dict[str, Episode], dict[str, QGuideError], Obedient, dict[str, TaskTimings]]:
     done: dict[str, Episode] = {}
-    timings: dict[str, Timings] = {}
+    timings: dict[str, TaskTimings] = {}
     failed: dict[str, QGuideError] = {}
 
-    def on_done(name: str, episode: Episode, spent: Timings) -> None:
+    def on_done(name: str, episode: Episode, spent: TaskTimings) -> None:
         done[name], timings[name] = episode, spent
 
     policy = Obedient()

@@ -11,8 +11,8 @@ from qguide.server.chat.fake_openai import FakeUpstream
 from qguide.training.rollouts.driver import run_rollouts
 from qguide.training.rollouts.hosted import HostedPolicy, build_hosted_policy
 from qguide.training.rollouts.policies import HostedPolicyWithRollouts, JobPolicy
-from qguide.training.rollouts.rollout import EnvironmentCall, RolloutTask, SampleRequests, Timings, TimingsRequest
-from qguide.training.rollouts.usage import Usage
+from qguide.training.rollouts.rollout import EnvironmentCall, RolloutTask, SampleRequests, TaskTimings, TimingsRequest
+from qguide.training.rollouts.usage import UpstreamUsage
 from tests.support.corridor_upstream import MODEL, SameReplies, hosted, serving_corridors
 
 
@@ -30,7 +30,7 @@ class Played:
     def __init__(self) -> None:
         self.done: dict[str, Any] = {}
         self.failed: dict[str, QGuideError] = {}
-        self.usage: dict[str, Usage] = {}
+        self.usage: dict[str, UpstreamUsage] = {}
 
     def run(
         self,
@@ -41,7 +41,7 @@ class Played:
         parallel: int = 8,
         threads: int = 0,
     ) -> "Played":
-        def on_done(name: str, result: Any, spent: Timings) -> None:
+        def on_done(name: str, result: Any, spent: TaskTimings) -> None:
             self.done[name] = result
 
         run_rollouts(
@@ -187,7 +187,7 @@ def test_instructions_open_every_state_that_is_sent() -> None:
 def test_several_draws_are_sent_at_the_same_time() -> None:
     def task() -> RolloutTask[list[int]]:
         drawn: list[list[Candidate]] = yield SampleRequests((ask("a", n=2), ask("a"), ask("a")))
-        spent: Timings = yield TimingsRequest()
+        spent: TaskTimings = yield TimingsRequest()
         assert spent.policy_s > 0
         return [len(each) for each in drawn]
 

@@ -28,7 +28,7 @@ from qguide.training.jobs.groups import GroupsConfig, run_groups
 from qguide.training.processes.messages import WorkerLostError
 from qguide.training.rollouts.harness import open_rollouts
 from qguide.training.rollouts.models import EMBEDDED, Inference, build_scorer
-from qguide.training.rollouts.remote_models import RemotePolicy, RemoteScorer
+from qguide.training.rollouts.remote_models import RayPolicy, RayScorer
 from qguide.training.workers.config import Workers
 from qguide.training.workers.suite import move_to_workers
 from tests.support.worker_jobs import HERE, POLICY, SUPPORT, explore, killing, lines, run, worker_processes
@@ -240,8 +240,8 @@ def models_in_actors(count: int = 2, **changes: Any) -> Workers:
     ).model_copy(update=changes)
 
 
-def remote_policy(name: str = EMBEDDED, **changes: Any) -> RemotePolicy:
-    return RemotePolicy(name, Inference(threads=1), CorridorConfig(count=1), models_in_actors(**changes))
+def remote_policy(name: str = EMBEDDED, **changes: Any) -> RayPolicy:
+    return RayPolicy(name, Inference(threads=1), CorridorConfig(count=1), models_in_actors(**changes))
 
 
 def test_trees_of_policies_in_actors_are_those_of_one_here(tmp_path: Path, ray_cluster: None) -> None:
@@ -282,7 +282,7 @@ def test_episodes_guided_by_a_q_model_in_actors_are_those_of_one_here(tmp_path: 
 
 
 def test_a_history_goes_on_at_the_actor_that_has_its_beginning(ray_cluster: None) -> None:
-    scorer = RemoteScorer(EMBEDDED, Inference(threads=1), CorridorConfig(count=1), models_in_actors(2))
+    scorer = RayScorer(EMBEDDED, Inference(threads=1), CorridorConfig(count=1), models_in_actors(2))
     here = build_scorer(EMBEDDED, Inference(threads=1))
     first = [(Message("user", f"You are in room {number}."),) for number in range(4)]
     later = [(*one, Message("assistant", "Action: look"), Message("user", "A door.")) for one in first]
@@ -294,7 +294,7 @@ def test_a_history_goes_on_at_the_actor_that_has_its_beginning(ray_cluster: None
 
 
 def test_histories_of_one_actor_are_divided_while_the_other_has_nothing_to_do(ray_cluster: None) -> None:
-    scorer = RemoteScorer(EMBEDDED, Inference(threads=1), CorridorConfig(count=1), models_in_actors(2))
+    scorer = RayScorer(EMBEDDED, Inference(threads=1), CorridorConfig(count=1), models_in_actors(2))
     first = [(Message("user", f"Room {number} is dark."),) for number in range(8)]
     later = [(*one, Message("assistant", "Action: look"), Message("user", "A door.")) for one in first]
 
@@ -349,7 +349,7 @@ def test_gpus_of_all_models_of_a_job_are_counted(
 
     monkeypatch.setattr("ray.cluster_resources", lambda: {"GPU": 3.0})
     seven = models_in_actors(q_actors=7, q_gpus=0.4)
-    scorer = RemoteScorer(EMBEDDED, Inference(threads=1), CorridorConfig(count=1), seven, reserved_gpus=0.2)
+    scorer = RayScorer(EMBEDDED, Inference(threads=1), CorridorConfig(count=1), seven, reserved_gpus=0.2)
     assert scorer.gpus + 0.2 > 3, "tenths are exact, so nothing is tested"
 
 

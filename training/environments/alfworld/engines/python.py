@@ -13,7 +13,7 @@ from collections.abc import Iterable
 
 from qguide.qnet.errors import EnvironmentFailureError
 from qguide.training.environment import StepResult
-from qguide.training.environments.alfworld.game.game import TREATMENTS, Game, Item, ItemState, Receptacle
+from qguide.training.environments.alfworld.game.game import TREATMENTS, AlfWorldGame, Item, ItemState, Receptacle
 from qguide.training.environments.alfworld.game.observation import NOTHING_HAPPENS
 
 _KNIVES = ("knife", "butterknife")
@@ -23,7 +23,7 @@ _BY_VERB = {treatment.verb: treatment for treatment in TREATMENTS.values()}
 class PythonEnvironment:
     """One episode of `game`; see `qguide.training.environment.Environment`."""
 
-    def __init__(self, game: Game) -> None:
+    def __init__(self, game: AlfWorldGame) -> None:
         self._game = game
         self._receptacles = {receptacle.name: receptacle for receptacle in game.receptacles}
         self._items = {item.name: item for item in game.items}

@@ -25,7 +25,7 @@ from qguide.training.trajectory import parse_action, react_reply
 
 
 @dataclass(frozen=True, slots=True)
-class Reply:
+class ExpertReply:
     """The parts of one reply.
 
     Attributes:
@@ -104,34 +104,34 @@ class Expert:
         elif verb == "use":
             memory.overlook(memory.at, memory.task.target)
 
-    def _say(self, memory: HouseMemory, decision: Reply, *, deliberate: bool) -> str:
+    def _say(self, memory: HouseMemory, decision: ExpertReply, *, deliberate: bool) -> str:
         self._action, self._deliberate = decision.action, deliberate
         thoughts = (decision.seen, _need(memory), decision.intent)
         return react_reply(" ".join(thought for thought in thoughts if thought), decision.action)
 
-    def _begin(self, memory: HouseMemory) -> Reply:
+    def _begin(self, memory: HouseMemory) -> ExpertReply:
         plan = self._plan(memory, memory.task.item)
         place = next_receptacle(plan, memory.receptacles, memory.contents) or ""
-        return Reply("", f"{_announce(plan)}First is {place}.", f"go to {place}")
+        return ExpertReply("", f"{_announce(plan)}First is {place}.", f"go to {place}")
 
-    def _decide(self, memory: HouseMemory) -> Reply:
+    def _decide(self, memory: HouseMemory) -> ExpertReply:
         task, held = memory.task, memory.held
         if memory.unclear is not None:
             place = memory.unclear
-            return Reply(f"I am already at {place}.", "I examine it.", f"examine {place}")
+            return ExpertReply(f"I am already at {place}.", "I examine it.", f"examine {place}")
         if memory.at is None:
             return self._begin(memory)
         if held is None:
             return self._find_item(memory, memory.at)
         if kind_of(held) != task.item:
-            return _put(held, memory.at, memory, Reply(f"I hold {held}.", "I put it back.", ""))
+            return _put(held, memory.at, memory, ExpertReply(f"I hold {held}.", "I put it back.", ""))
         if task.kind == "look_at_obj_in_light":
             return self._find_lamp(memory, memory.at, held)
         if task.kind in TREATMENTS and (TREATMENTS[task.kind].verb, held) not in memory.treated:
             return _treat(memory, held)
         return _deliver(memory, held)
 
-    def _find_item(self, memory: HouseMemory, at: str) -> Reply:
+    def _find_item(self, memory: HouseMemory, at: str) -> ExpertReply:
         kind = memory.task.item
         home = _target(memory) if memory.task.kind == "pick_two_obj_and_place" else None
         item = memory.seen_at(at, kind)
@@ -140,33 +140,33 @@ class Expert:
         if memory.is_shut(at, kind):
             return _open(at)
         if item:
-            return Reply(f"{item} is here.", "I take it.", f"take {item} from {at}")
+            return ExpertReply(f"{item} is here.", "I take it.", f"take {item} from {at}")
         return self._search(memory, kind, "Not here.", home)
 
-    def _find_lamp(self, memory: HouseMemory, at: str, held: str) -> Reply:
+    def _find_lamp(self, memory: HouseMemory, at: str, held: str) -> ExpertReply:
         kind = memory.task.target
         if memory.is_shut(at, kind):
             return _open(at)
         if lamp := memory.seen_at(at, kind):
-            return Reply(f"{lamp} is here.", "I use it.", f"use {lamp}")
+            return ExpertReply(f"{lamp} is here.", "I use it.", f"use {lamp}")
         if self._action.startswith("take "):
             return self._search(memory, kind, f"I hold {held}.", plan=self._plan(memory, kind))
         return self._search(memory, kind, "Not here.")
 
     def _search(
         self, memory: HouseMemory, kind: str, seen: str, home: str | None = None, plan: tuple[str, ...] = ()
-    ) -> Reply:
+    ) -> ExpertReply:
         """Go where an object of the kind was seen, except `home`; otherwise to the next place."""
         for place in memory.contents:
             item = memory.seen_at(place, kind)
             if item and place not in (home, memory.at):
-                return Reply(seen, f"{item} is at {place}.", f"go to {place}")
+                return ExpertReply(seen, f"{item} is at {place}.", f"go to {place}")
         kinds = self._plan(memory, kind)
         next_place = next_receptacle(kinds, memory.receptacles, memory.contents)
         if next_place is None:
             memory.forget_contents()
             next_place = next_receptacle(kinds, memory.receptacles, (memory.at or "",)) or ""
-        return Reply(seen, f"{_announce(plan)}Next is {next_place}.", f"go to {next_place}")
+        return ExpertReply(seen, f"{_announce(plan)}Next is {next_place}.", f"go to {next_place}")
 
     def _plan(self, memory: HouseMemory, kind: str) -> tuple[str, ...]:
         if kind not in self._plans:
@@ -190,21 +190,21 @@ def _need(memory: HouseMemory) -> str:
     return f"{_target(memory)} needs {number}{state} {task.item}."
 
 
-def _treat(memory: HouseMemory, held: str) -> Reply:
+def _treat(memory: HouseMemory, held: str) -> ExpertReply:
     verb, state, kind = TREATMENTS[memory.task.kind]
     place = _first(memory, kind)
     if memory.at == place:
-        return Reply(f"{place} is here.", f"I {verb} {held}.", f"{verb} {held} with {place}")
-    return Reply(f"I hold {held}.", f"It must be {state}. Next is {place}.", f"go to {place}")
+        return ExpertReply(f"{place} is here.", f"I {verb} {held}.", f"{verb} {held} with {place}")
+    return ExpertReply(f"I hold {held}.", f"It must be {state}. Next is {place}.", f"go to {place}")
 
 
-def _deliver(memory: HouseMemory, held: str) -> Reply:
+def _deliver(memory: HouseMemory, held: str) -> ExpertReply:
     target = _target(memory)
     if memory.at == target:
-        return _put(held, target, memory, Reply(f"{target} is here.", f"I put {held}.", ""))
+        return _put(held, target, memory, ExpertReply(f"{target} is here.", f"I put {held}.", ""))
     treatment = TREATMENTS.get(memory.task.kind)
     seen = f"{held} is {treatment.state}." if treatment else f"I hold {held}."
-    return Reply(seen, f"It goes to {target}.", f"go to {target}")
+    return ExpertReply(seen, f"It goes to {target}.", f"go to {target}")
 
 
 def _target(memory: HouseMemory) -> str:
@@ -227,21 +227,21 @@ def _first(memory: HouseMemory, kind: str) -> str:
     return next((place for place in places if place not in memory.refused), places[0])
 
 
-def _put(held: str, place: str, memory: HouseMemory, decision: Reply) -> Reply:
+def _put(held: str, place: str, memory: HouseMemory, decision: ExpertReply) -> ExpertReply:
     if place in memory.closed:
         return _open(place)
     return replace(decision, action=f"put {held} in/on {place}")
 
 
-def _open(place: str) -> Reply:
-    return Reply(f"{place} is closed.", "I open it.", f"open {place}")
+def _open(place: str) -> ExpertReply:
+    return ExpertReply(f"{place} is closed.", "I open it.", f"open {place}")
 
 
 def _announce(plan: tuple[str, ...]) -> str:
     return f"I search {', '.join(plan)}. " if plan else ""
 
 
-def mistake(memory: HouseMemory, rng: Random) -> Reply:
+def mistake(memory: HouseMemory, rng: Random) -> ExpertReply:
     """A random decision about objects and places of the house; it may happen to be right."""
     choices = [_go_astray(memory, rng)]
     if memory.at is not None:
@@ -253,42 +253,42 @@ def mistake(memory: HouseMemory, rng: Random) -> Reply:
     return rng.choice(choices)
 
 
-def misreading(memory: HouseMemory, rng: Random) -> Reply:
+def misreading(memory: HouseMemory, rng: Random) -> ExpertReply:
     """Claim an object that is not here, or overlook one that is: small policies' main mistake."""
     if memory.at is None or memory.held is not None or memory.seen_at(memory.at, memory.task.item):
         return _go_astray(memory, rng)
     return _misread(memory, memory.at, rng)[0]
 
 
-def _go_astray(memory: HouseMemory, rng: Random) -> Reply:
+def _go_astray(memory: HouseMemory, rng: Random) -> ExpertReply:
     """Go to any place, such as one seen before, the target too early, or the present one."""
     targets = memory.all_of(memory.task.target)
     place = rng.choice([*targets[-1:], *memory.receptacles]) if memory.receptacles else ""
-    return Reply("Not here.", f"Next is {place}.", f"go to {place}")
+    return ExpertReply("Not here.", f"Next is {place}.", f"go to {place}")
 
 
-def _take(memory: HouseMemory, at: str) -> list[Reply]:
+def _take(memory: HouseMemory, at: str) -> list[ExpertReply]:
     """Take an object that is not needed."""
     items = [i for i in memory.contents.get(at, ()) if kind_of(i) != memory.task.item]
-    return [Reply(f"{item} is here.", "I take it.", f"take {item} from {at}") for item in items[:1]]
+    return [ExpertReply(f"{item} is here.", "I take it.", f"take {item} from {at}") for item in items[:1]]
 
 
-def _misuse(memory: HouseMemory, at: str, held: str, rng: Random) -> list[Reply]:
+def _misuse(memory: HouseMemory, at: str, held: str, rng: Random) -> list[ExpertReply]:
     """Put the object down here, or apply a treatment that is unwanted or impossible."""
     verb, _, appliance = rng.choice([*TREATMENTS.values()])
     place = next(iter(memory.all_of(appliance)), at)
     return [
-        Reply(f"{at} is here.", f"I put {held}.", f"put {held} in/on {at}"),
-        Reply(f"{place} is here.", f"I {verb} {held}.", f"{verb} {held} with {place}"),
+        ExpertReply(f"{at} is here.", f"I put {held}.", f"put {held} in/on {at}"),
+        ExpertReply(f"{place} is here.", f"I {verb} {held}.", f"{verb} {held} with {place}"),
     ]
 
 
-def _misread(memory: HouseMemory, at: str, rng: Random) -> list[Reply]:
+def _misread(memory: HouseMemory, at: str, rng: Random) -> list[ExpertReply]:
     """Take an object that is not here, or open a receptacle that does not open."""
     item = f"{memory.task.item} {rng.randint(1, 4)}"
     return [
-        Reply(f"{item} is here.", "I take it.", f"take {item} from {at}"),
-        Reply(f"{at} is closed.", "I open it.", f"open {at}"),
+        ExpertReply(f"{item} is here.", "I take it.", f"take {item} from {at}"),
+        ExpertReply(f"{at} is closed.", "I open it.", f"open {at}"),
     ]
 
 

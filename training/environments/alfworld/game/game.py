@@ -1,6 +1,6 @@
 """One ALFWorld game as plain data, read from `game.tw-pddl` or built directly.
 
-A `Game` has only what the text engine needs: the room's receptacles and objects by their textual
+A `AlfWorldGame` has only what the text engine needs: the room's receptacles and objects by their textual
 names, the receptacles into which objects fit, the task sentence and the goal.
 """
 
@@ -133,7 +133,7 @@ class Receptacle:
 
     Attributes:
         name: a name such as "cabinet 4", unique among the game's receptacles and objects.
-        kind: a kind such as "cabinet", as in `Goal` and `Game.can_contain`.
+        kind: a kind such as "cabinet", as in `Goal` and `AlfWorldGame.can_contain`.
         location: the agent's location in front of it, such as "loc 12"; it may be shared.
         contents: names of the objects in it at the start.
     """
@@ -189,7 +189,7 @@ class Goal:
 
 
 @dataclass(frozen=True, slots=True)
-class Game:
+class AlfWorldGame:
     """A playable game.
 
     Attributes:
@@ -226,7 +226,7 @@ class Game:
                 )
 
 
-def load_game(path: Path) -> Game:
+def load_game(path: Path) -> AlfWorldGame:
     """Read the game in a `game.tw-pddl` file."""
     data = _read_json(path)
     try:
@@ -255,7 +255,7 @@ def _read_json(path: Path) -> dict[str, object]:
     return data
 
 
-def parse_game(data: Mapping[str, object]) -> Game:
+def parse_game(data: Mapping[str, object]) -> AlfWorldGame:
     """Build the game from the decoded JSON of a `game.tw-pddl` file."""
     domain, grammar, problem = (_text(data, key) for key in _REQUIRED_KEYS)
     try:
@@ -266,7 +266,7 @@ def parse_game(data: Mapping[str, object]) -> Game:
     if facts["holds"]:
         raise InvalidGameError("the agent starts with an object in hand; play the game with engine=textworld")
     try:
-        return Game(
+        return AlfWorldGame(
             task=_task(grammar),
             goal=_goal(goal),
             start=names[_single(facts, "atlocation")[1]],

@@ -14,7 +14,7 @@ from qguide.qnet.errors import InvalidGameError
 from qguide.training.environments.alfworld.game.game import (
     ITEM_TRAITS,
     TREATMENTS,
-    Game,
+    AlfWorldGame,
     Goal,
     Item,
     Receptacle,
@@ -33,7 +33,7 @@ Ids = dict[str, str]
 """Ids of receptacles, items and locations by name."""
 
 
-def write_game(game: Game, path: Path) -> None:
+def write_game(game: AlfWorldGame, path: Path) -> None:
     """Write a game; after a kill the file is either whole or missing."""
     path.parent.mkdir(parents=True, exist_ok=True)
     unfinished = path.with_name(f"{path.name}.tmp")
@@ -41,7 +41,7 @@ def write_game(game: Game, path: Path) -> None:
     unfinished.replace(path)
 
 
-def game_data(game: Game) -> dict[str, object]:
+def game_data(game: AlfWorldGame) -> dict[str, object]:
     """Content of a game's file, from which `parse_game` reads an equal game.
 
     There is one difference: the start "loc 0" gets the highest number instead, because numbers in
@@ -55,7 +55,7 @@ def game_data(game: Game) -> dict[str, object]:
         "solvable": True,
     }
     written = parse_game(data)
-    wrong = [f.name for f in fields(Game) if getattr(written, f.name) != getattr(game, f.name)]
+    wrong = [f.name for f in fields(AlfWorldGame) if getattr(written, f.name) != getattr(game, f.name)]
     if wrong:
         raise InvalidGameError(
             f"the file cannot express the game's {', '.join(wrong)}; list receptacles and items by"
@@ -68,14 +68,14 @@ def _grammar(task: str) -> str:
     return GRAMMAR_FILE.read_text(encoding="utf-8").replace(_TASK_PLACE, task)
 
 
-def _numbered_start(game: Game) -> str:
+def _numbered_start(game: AlfWorldGame) -> str:
     if _split(game.start)[1] > 0:
         return game.start
     places = _places(game) - {game.start}
     return f"loc {1 + max((_split(place)[1] for place in places), default=0)}"
 
 
-def _places(game: Game) -> set[str]:
+def _places(game: AlfWorldGame) -> set[str]:
     places = {game.start} | {receptacle.location for receptacle in game.receptacles}
     return places | {item.location for item in game.items if item.location is not None}
 
@@ -98,7 +98,7 @@ def _id(base: str, number: int) -> str:
     return f"{sorted_first}_bar_{base}" if base.endswith("basin") else sorted_first
 
 
-def _problem(game: Game) -> str:
+def _problem(game: AlfWorldGame) -> str:
     last_place = max(_split(place)[1] for place in _places(game))
     places = _ids(f"loc {number}" for number in range(1, last_place + 1))
     receptacles = _ids(receptacle.name for receptacle in game.receptacles)
@@ -122,7 +122,7 @@ def _lines(parts: Iterable[str]) -> str:
     return "".join(f"  {part}\n" for part in parts)
 
 
-def _types(game: Game) -> Iterator[str]:
+def _types(game: AlfWorldGame) -> Iterator[str]:
     goal = game.goal
     item_kinds = {item.kind for item in game.items} | {item for _, item in game.can_contain}
     item_kinds |= _KNIVES | {goal.item_kind, goal.lamp_kind or goal.item_kind}
@@ -136,7 +136,7 @@ def _types(game: Game) -> Iterator[str]:
     yield from (f"{kind}Type - rtype" for kind in sorted(receptacle_kinds - item_kinds))
 
 
-def _facts(game: Game, ids: Ids) -> Iterator[str]:
+def _facts(game: AlfWorldGame, ids: Ids) -> Iterator[str]:
     yield f"(atLocation {_AGENT} {ids[game.start]})"
     # The demangler numbers every entity in a fact; no rule of the domain reads `examined`.
     yield from (f"(examined {ids[name]})" for name in ids if name.startswith("loc "))

@@ -14,7 +14,7 @@ from qguide.training.environments.alfworld.game.game import (
     GOAL_KINDS,
     ITEM_TRAITS,
     TREATMENTS,
-    Game,
+    AlfWorldGame,
     Goal,
     Item,
     Receptacle,
@@ -33,12 +33,12 @@ _TRIES = 200
 _JITTER = 0.15
 
 
-def generate_game(seed: int) -> Game:
+def generate_game(seed: int) -> AlfWorldGame:
     """The game of a seed, which is solvable and not won at the start."""
     return draw_game(seed)[1]
 
 
-def draw_game(seed: int, *, statistics: Statistics | None = None) -> tuple[str, Game]:
+def draw_game(seed: int, *, statistics: Statistics | None = None) -> tuple[str, AlfWorldGame]:
     """The kind of room and the game of a seed."""
     known = statistics or load_statistics()
     rng = Random(f"alfworld {seed}")
@@ -70,7 +70,7 @@ class _Draft:
         self.room = statistics.rooms[self.room_kind]
         self.layout = self._draw_layout()
 
-    def game(self) -> Game | None:
+    def game(self) -> AlfWorldGame | None:
         goal = self.goal
         fixtures = {goal.receptacle_kind, APPLIANCES.get(goal.kind)} - {None}
         objects = {goal.item_kind, goal.lamp_kind} - {None}
@@ -83,7 +83,7 @@ class _Draft:
             return None
         places = {name: place for name, place, _ in receptacles}
         where = {item: places[name] for name, held in contents.items() for item in held}
-        return Game(
+        return AlfWorldGame(
             task=self._task(),
             goal=goal,
             start=START,

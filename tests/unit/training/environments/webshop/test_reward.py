@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from qguide.training.environments.webshop.catalogue import Goal, Product
+from qguide.training.environments.webshop.catalogue import Product, ShoppingGoal
 from qguide.training.environments.webshop.episode import purchase_reward, type_match
 from qguide.training.environments.webshop.files import parse_prices
 
@@ -24,7 +24,7 @@ MUG = Product(
     options={"color": ("dark blue", "red"), "size": ("12 oz", "16 oz")},
     prices=(19.99,),
 )
-GOAL = Goal("g", MUG.id, "a mug", ("hand made", "dishwasher safe"), ("dark blue", "12 oz"), price_limit=20)
+GOAL = ShoppingGoal("g", MUG.id, "a mug", ("hand made", "dishwasher safe"), ("dark blue", "12 oz"), price_limit=20)
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ from pydantic import ValidationError
 from qguide.qnet.errors import ConfigError
 from qguide.training.environment import StepResult
 from qguide.training.environments.webshop.bundle import WEBSHOP, ShoppingSuite, WebShopConfig, build_suite
-from qguide.training.environments.webshop.catalogue import Catalogue, Goal, Product
+from qguide.training.environments.webshop.catalogue import Catalogue, Product, ShoppingGoal
 from qguide.training.environments.webshop.episode import INVALID, ShoppingEpisode
 from qguide.training.environments.webshop.files import read_goals, read_products
 from qguide.training.environments.webshop.generated import (
@@ -82,7 +82,7 @@ def lamp(id_: str, price: float, *colors: str, attribute: str = "dimmable") -> P
 
 def lamp_shop(*products: Product, turns: int = 10) -> ShoppingSuite:
     """A shop that lists these lamps in their order, and a goal: a red one below 30 dollars."""
-    goal = Goal("red", products[-1].id, "a red lamp", ("usb port", "dimmable"), ("red",), 30.0)
+    goal = ShoppingGoal("red", products[-1].id, "a red lamp", ("usb port", "dimmable"), ("red",), 30.0)
     catalogue = Catalogue(products)
     assert catalogue.search("usb port dimmable desk lamp") == [*products]
     return ShoppingSuite("lamps", catalogue, [goal], turns=turns)

@@ -8,7 +8,7 @@ import pytest
 from qguide.qnet.errors import EnvironmentFailureError
 from qguide.training.environment import StepResult
 from qguide.training.environments.alfworld.engines.python import PythonEnvironment
-from qguide.training.environments.alfworld.game.game import Game, Goal, Item, Receptacle
+from qguide.training.environments.alfworld.game.game import AlfWorldGame, Goal, Item, Receptacle
 from qguide.training.environments.alfworld.game.observation import NOTHING_HAPPENS
 
 
@@ -17,9 +17,9 @@ def item(name: str, location: str | None, **properties: Any) -> Item:
     return replace(Item(name, name.split()[0], location, pickupable=True), **properties)
 
 
-def kitchen(goal: Goal | None = None) -> Game:
+def kitchen(goal: Goal | None = None) -> AlfWorldGame:
     """Small enough to follow each sentence by eye; a clean apple is wanted in the fridge."""
-    return Game(
+    return AlfWorldGame(
         task="Your task is to: put a clean apple in fridge.",
         goal=goal or Goal("pick_clean_then_place_in_recep", "apple", "fridge"),
         start="loc 9",

@@ -9,7 +9,7 @@ from qguide.qnet.errors import InvalidGameError
 from qguide.training.environments.alfworld.engines.python import PythonEnvironment
 from qguide.training.environments.alfworld.game.game import (
     GOAL_KINDS,
-    Game,
+    AlfWorldGame,
     Goal,
     Item,
     Receptacle,
@@ -125,14 +125,14 @@ def test_names_used_twice_are_refused() -> None:
     apple = Item("apple 1", "apple", None)
     goal = Goal("pick_and_place_simple", "apple", "desk")
     with pytest.raises(InvalidGameError, match="apple 1"):
-        Game("Your task is to: …", goal, "loc 1", (), (apple, apple), frozenset())
+        AlfWorldGame("Your task is to: …", goal, "loc 1", (), (apple, apple), frozenset())
 
 
 def test_contents_must_be_items_of_the_game() -> None:
     desk = Receptacle("desk 1", "desk", "loc 1", contents=("apple 1",))
     goal = Goal("pick_and_place_simple", "apple", "desk")
     with pytest.raises(InvalidGameError, match="add them to items"):
-        Game("Your task is to: …", goal, "loc 2", (desk,), (), frozenset())
+        AlfWorldGame("Your task is to: …", goal, "loc 2", (desk,), (), frozenset())
 
 
 def test_every_game_loads_and_its_folder_tells_the_same_goal(games_dir: Path) -> None:

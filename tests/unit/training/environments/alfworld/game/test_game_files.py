@@ -12,7 +12,7 @@ from qguide.training.environment import Task
 from qguide.training.environments.alfworld.bundle import AlfWorldSuite, build_generated_suite
 from qguide.training.environments.alfworld.engines.python import PythonEnvironment
 from qguide.training.environments.alfworld.expert.expert import Expert
-from qguide.training.environments.alfworld.game.game import GOAL_KINDS, Game, Goal, Item, Receptacle, load_game
+from qguide.training.environments.alfworld.game.game import GOAL_KINDS, AlfWorldGame, Goal, Item, Receptacle, load_game
 from qguide.training.environments.alfworld.game.game_files import game_data, write_game
 from qguide.training.environments.alfworld.game.generator import generate_game
 from qguide.training.trajectory import parse_action
@@ -20,7 +20,7 @@ from qguide.training.trajectory import parse_action
 MAX_STEPS = 40
 SEEDS = 30
 
-TINY = Game(
+TINY = AlfWorldGame(
     task="Your task is to: put some mug on desk.",
     goal=Goal("pick_and_place_simple", "mug", "desk"),
     start="loc 4",
@@ -79,7 +79,7 @@ def test_a_file_has_the_keys_of_a_real_one(real_games_dir: Path) -> None:
         (replace(TINY, start="home"), "'home' is not a kind and a number up to 999"),
     ],
 )
-def test_what_the_format_cannot_express_is_refused(game: Game, message: str) -> None:
+def test_what_the_format_cannot_express_is_refused(game: AlfWorldGame, message: str) -> None:
     with pytest.raises(InvalidGameError, match=message):
         game_data(game)
 
@@ -106,7 +106,7 @@ def test_both_engines_agree_on_every_step_of_the_expert(real_engine: AlfWorldSui
         assert_same_play(real_engine, task)
 
 
-def game_of(task: Task) -> Game:
+def game_of(task: Task) -> AlfWorldGame:
     """The game of a generated task."""
     return generate_game(int(task.source.removeprefix("generated:")))
 

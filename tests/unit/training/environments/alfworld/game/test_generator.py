@@ -9,7 +9,7 @@ import pytest
 from qguide.qnet.errors import EnvironmentFailureError
 from qguide.training.environments.alfworld.engines.python import PythonEnvironment
 from qguide.training.environments.alfworld.expert.expert import Expert
-from qguide.training.environments.alfworld.game.game import GOAL_KINDS, Game
+from qguide.training.environments.alfworld.game.game import GOAL_KINDS, AlfWorldGame
 from qguide.training.environments.alfworld.game.generator import NOVELTY, draw_game, generate_game
 from qguide.training.environments.alfworld.game.statistics import RoomStatistics, load_statistics
 from qguide.training.trajectory import parse_action
@@ -20,34 +20,34 @@ GAMES_0_TO_199 = "acf34b408a6c473ddabd4a6d680ea9b1e6b37791b2845936fea15e8c6b7fb6
 
 
 @pytest.fixture(scope="module")
-def games() -> list[Game]:
+def games() -> list[AlfWorldGame]:
     """The games of the first 200 seeds."""
     return [generate_game(seed) for seed in range(200)]
 
 
-def test_the_games_of_every_seed_stay_those_that_the_embedded_models_learned_on(games: list[Game]) -> None:
+def test_the_games_of_every_seed_stay_those_that_the_embedded_models_learned_on(games: list[AlfWorldGame]) -> None:
     digest = sha256()
     for game in games:
         digest.update(json.dumps(asdict(game), default=sorted, sort_keys=True).encode())
     assert digest.hexdigest() == GAMES_0_TO_199
 
 
-def test_every_goal_type_comes_up_about_as_often(games: list[Game]) -> None:
+def test_every_goal_type_comes_up_about_as_often(games: list[AlfWorldGame]) -> None:
     kinds = [game.goal.kind for game in games]
     assert all(kinds.count(kind) >= len(games) / len(GOAL_KINDS) / 2 for kind in GOAL_KINDS)
 
 
-def test_hardly_two_games_are_alike(games: list[Game]) -> None:
+def test_hardly_two_games_are_alike(games: list[AlfWorldGame]) -> None:
     rooms = {tuple((r.name, r.location, r.contents) for r in game.receptacles) for game in games}
     assert len(rooms) == len(games)
     assert len({game.task for game in games}) > len(games) / 2
 
 
-def test_the_expert_wins(games: list[Game]) -> None:
+def test_the_expert_wins(games: list[AlfWorldGame]) -> None:
     assert sum(wins(game) for game in games) >= LEAST_WIN_RATE * len(games)
 
 
-def wins(game: Game) -> bool:
+def wins(game: AlfWorldGame) -> bool:
     """True if the expert wins the game in the Python engine."""
     environment, expert = PythonEnvironment(game), Expert()
     observation = environment.reset()
@@ -59,7 +59,7 @@ def wins(game: Game) -> bool:
     return environment.won
 
 
-def test_some_targets_were_never_counted_with_their_object(games: list[Game]) -> None:
+def test_some_targets_were_never_counted_with_their_object(games: list[AlfWorldGame]) -> None:
     goals = load_statistics().goals
     placing = [game.goal for game in games if game.goal.receptacle_kind is not None]
     novel = [
