@@ -3,7 +3,7 @@
     python -m tools.real_llms bfcl_small=runs/bfcl/small mint_after_two=runs/mint/after_two
 
 keeps each run's figures and its rows, one a task, in `results/`, draws the plot and writes the
-tables into docs/results/real-llms.md. Without runs it writes plot and page again.
+tables into docs/results/real-llms.md and recorded-candidates.md. Without runs it writes plot and pages again.
 """
 
 import gzip
@@ -13,7 +13,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
+import numpy as np
+
 from qguide.training.choosing.choosers import KNOWING, STOPPING
+from qguide.training.choosing.figures import comparison
 from qguide.training.data.runs import RunFolder
 
 ROOT: Final = Path(__file__).parents[1]
@@ -21,8 +24,10 @@ FIGURES: Final = ROOT / "results/real_llms.json"
 ROWS: Final = ROOT / "results/real_llms_rows.jsonl.gz"
 PLOT: Final = ROOT / "results/real_llms.png"
 PAGE: Final = ROOT / "docs/results/real-llms.md"
+OTHERS_PAGE: Final = ROOT / "docs/results/recorded-candidates.md"
 BEGIN: Final = "<!-- tables: python -m tools.real_llms -->"
 END: Final = "<!-- end of tables -->"
+CHOOSER: Final = "q in group"
 NAMES: Final[Mapping[str, str]] = {
     "bfcl_small": "BFCL, small models",
     "bfcl_weak": "BFCL, weak models",
@@ -48,9 +53,19 @@ SMALL: Final[Mapping[str, str]] = {
     "tau_ended": "tau-bench, ended",
 }
 """Sources of fewer than 100 tasks."""
+_QNETS: Final = {"q": "QNet from scratch"}
+_NUMBERS: Final = {"q": "74 numbers alone", CHOOSER: "and in its group"}
+OTHERS: Final[Mapping[str, tuple[str, Mapping[str, str]]]] = {
+    "mint_after_two_qnets": ("mint_after_two", _QNETS),
+    "bfcl_small_qnets": ("bfcl_small", _QNETS),
+    "mint_after_two_numbers": ("mint_after_two", _NUMBERS),
+    "bfcl_small_numbers": ("bfcl_small", _NUMBERS),
+}
+"""Q models of other kinds in the groups of a source, by their choosers."""
 TOLD: Final = (
     "bfcl_all",
     *UNSEEN,
+    *OTHERS,
     "mint_second_answer_unread",
     "mint_ended",
     "mint_theoremqa_by_itself",
@@ -63,10 +78,6 @@ TOLD: Final = (
 PLOTTED: Final = (*NAMES, "terminal_bench")
 BY_SECTION: Final = ("mint_after_one", "mint_after_two")
 STOPPED: Final = "mint_after_two"
-TOKENS: Final = 3_535
-"""Tokens of cl100k_base that all five of `STOPPED` write, counted once; shares are of characters, which differ by
-.4 points at most."""
-CHOOSER: Final = "q in group"
 _OTHERS: Final = ("− random", "− best rule", f"− {KNOWING}")
 
 
@@ -79,11 +90,25 @@ def collect(runs: Mapping[str, Path]) -> None:
         figures[name] = json.loads(run.metrics.read_text())
         for line in run.rows.read_text().splitlines():
             rows.append({"source": name, **json.loads(line)})
+    for name, (source, choosers) in OTHERS.items():
+        if name in figures:
+            figures[name]["beside"] = [_beside(rows, name, source, chooser) for chooser in choosers]
     order = {name: place for place, name in enumerate((*NAMES, *SMALL, *TOLD))}
     ordered = {name: figures[name] for name in sorted(figures, key=order.__getitem__)}
     FIGURES.write_text(f"{json.dumps(ordered, indent=1)}\n")
     lines = "".join(f"{json.dumps(row)}\n" for row in rows)
     ROWS.write_bytes(gzip.compress(lines.encode(), mtime=0))
+
+
+def _beside(rows: Sequence[Mapping[str, Any]], name: str, source: str, chooser: str) -> dict[str, Any]:
+    """A Q model of another kind less the source's, on the tasks of both."""
+    own, theirs = (
+        {row["task_id"]: row["rewards"][key] for row in rows if row["source"] == one}
+        for one, key in ((name, chooser), (source, CHOOSER))
+    )
+    other = f"{source}: {CHOOSER}"
+    means = {chooser: np.array(list(own.values())), other: np.array([theirs[task] for task in own])}
+    return {"reward": round(float(means[other].mean()), 4), **comparison(means, chooser, other)}
 
 
 def read_rows() -> list[dict[str, Any]]:
@@ -116,18 +141,21 @@ def tables(figures: Mapping[str, Any]) -> str:
         lines += ["", "MINT by part, after one turn and after two:", "", *_sections(parts)]
     if STOPPED in figures:
         *some, all_five = figures[STOPPED]["all"]["stopping"]
-        of_all = f"{_percent(all_five[CHOOSER]['success'])}, {TOKENS:,}"
-        title = f"{NAMES[STOPPED]}, some stopped: success, tokens (% of all five's: {of_all} of cl100k_base):"
-        lines += ["", title, "", *_stopping(some[:3])]
+        unit = next(name for name in ("tokens", "characters") if name in all_five[CHOOSER])
+        of_all = f"{_percent(all_five[CHOOSER]['success'])}, {all_five[CHOOSER][unit]:,}"
+        title = f"{NAMES[STOPPED]}, some stopped: success, {unit} (% of all five's: {of_all}):"
+        lines += ["", title, "", *_stopping(some[:3], unit)]
     return "\n".join(lines)
 
 
-def _stopping(rows: Sequence[Mapping[str, Any]]) -> Iterator[str]:
-    """Success of the best attempt that goes on, and the tokens that are written."""
+def _stopping(rows: Sequence[Mapping[str, Any]], unit: str) -> Iterator[str]:
+    """Success of the best attempt that goes on, and the tokens or characters that are written."""
     yield from _head("go on", *STOPPING)
     for row in rows:
-        cells = [(_percent(row[name]["success"]), row[name]["written"]) for name in STOPPING]
-        shown = (f"{success}, {TOKENS * share:,.0f} ({100 * share:.0f})" for success, share in cells)
+        shown = (
+            f"{_percent(row[name]['success'])}, {row[name][unit]:,} ({100 * row[name]['written']:.0f})"
+            for name in STOPPING
+        )
         yield f"| {row['go_on']} | {' | '.join(shown)} |"
 
 
@@ -159,8 +187,35 @@ def _row(name: str, figures: Mapping[str, Any]) -> str:
     return f"| {name} | {told['tasks']:,} | {' | '.join(cells)} |"
 
 
-def _difference(told: Mapping[str, Any], other: str) -> str:
-    [found] = [each for each in told["comparisons"] if (each["method"], each["other"]) == (CHOOSER, other)]
+def others_table(figures: Mapping[str, Any]) -> str:
+    """The table of Q models of other kinds."""
+    lines = _head(*("source", "tasks", "random", "best rule", "Q model", "it earns", "**Q**", *_OTHERS[:2], "− **Q**"))
+    for name, (source, choosers) in OTHERS.items():
+        for beside in figures[name]["beside"] if name in figures else ():
+            told, chooser = figures[name]["all"], beside["method"]
+            best, own = told["best_rule"], told["choosers"][chooser]
+            trainings = ", ".join(map(_percent, own["trainings"]))
+            cells = [
+                f"{told['tasks']:,}",
+                _percent(told["choosers"]["random"]["reward"]),
+                f"{_percent(told['choosers'][best]['reward'])} ({best})",
+                choosers[chooser],
+                f"{_percent(own['reward'])} ({_percent(own['low'])} to {_percent(own['high'])}; {trainings})",
+                _percent(beside["reward"]),
+                *(_difference(told, other, chooser) for other in ("random", best)),
+                _points(beside),
+            ]
+            lines.append(f"| {NAMES[source]} | {' | '.join(cells)} |")
+    return "\n".join(lines)
+
+
+def _difference(told: Mapping[str, Any], other: str, chooser: str = CHOOSER) -> str:
+    [found] = [each for each in told["comparisons"] if (each["method"], each["other"]) == (chooser, other)]
+    return _points(found)
+
+
+def _points(found: Mapping[str, Any]) -> str:
+    """A difference with its interval and its p-value."""
     difference, low, high = (100 * found[key] for key in ("difference", "low", "high"))
     points = f"{difference:+.1f} ({low:.1f} to {high:.1f})".replace("-", "−")
     p_value = f"= {found['p_value']:.4f}" if found["p_value"] >= 5e-5 else "< 0.0001"
@@ -235,12 +290,12 @@ def plot(figures: Mapping[str, Any]) -> None:
     drawn.savefig(PLOT, dpi=110)
 
 
-def write_page(figures: Mapping[str, Any]) -> None:
+def write_pages(figures: Mapping[str, Any]) -> None:
     """Put the tables between their marks."""
-    page = PAGE.read_text()
-    before, _, rest = page.partition(BEGIN)
-    _, _, after = rest.partition(END)
-    PAGE.write_text(f"{before}{BEGIN}\n\n{tables(figures)}\n\n{END}{after}")
+    for page, text in ((PAGE, tables(figures)), (OTHERS_PAGE, others_table(figures))):
+        before, _, rest = page.read_text().partition(BEGIN)
+        _, _, after = rest.partition(END)
+        page.write_text(f"{before}{BEGIN}\n\n{text}\n\n{END}{after}")
 
 
 def main(arguments: Sequence[str]) -> None:
@@ -248,7 +303,7 @@ def main(arguments: Sequence[str]) -> None:
     collect({name: Path(path) for name, _, path in (each.partition("=") for each in arguments)})
     figures = json.loads(FIGURES.read_text())
     plot(figures)
-    write_page(figures)
+    write_pages(figures)
 
 
 if __name__ == "__main__":
