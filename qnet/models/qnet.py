@@ -107,11 +107,18 @@ class QNet(PreTrainedModel):
         self.post_init()
 
     @classmethod
-    def from_trunk(cls, trunk: Path, **head: Any) -> "QNet":
-        """A new head, by the fields of `QNetConfig`, on the trunk of any Hugging Face causal LM folder."""
-        loaded = load_trunk(trunk)
-        qnet = cls(QNetConfig(trunk=fields_of(loaded.config), **head))
+    def from_trunk(cls, trunk: Path, *, empty: bool = False, **head: Any) -> "QNet":
+        """A new head, by the fields of `QNetConfig`, on the trunk of any Hugging Face causal LM folder.
+
+        Args:
+            empty: leave out all weights, which come from another process.
+        """
+        loaded = load_trunk(trunk, empty=empty)
+        with torch.device("meta" if empty else "cpu"):
+            qnet = cls(QNetConfig(trunk=fields_of(loaded.config), **head))
         qnet.trunk = loaded
+        if empty:
+            qnet.head.to_empty(device="cpu")
         return qnet
 
     def forward(

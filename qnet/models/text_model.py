@@ -37,15 +37,39 @@ def read_text_config(model: str) -> PretrainedConfig:
     return _text_config(config) or config
 
 
-def load_causal_lm(folder: Path) -> PreTrainedModel:
-    """The causal LM of a folder, in float32."""
+def load_causal_lm(folder: Path, *, empty: bool = False) -> PreTrainedModel:
+    """The causal LM of a folder, in float32.
+
+    Args:
+        empty: `without_weights`.
+    """
+    if empty:
+        return without_weights(model_folder(folder), AutoModelForCausalLM)
     model: PreTrainedModel = CausalLM.from_pretrained(model_folder(folder), **_FLOAT32)
     return model
 
 
-def load_trunk(folder: Path) -> PreTrainedModel:
-    """The causal LM of a folder without its output layer, in float32."""
+def without_weights(folder: Path, auto_class: Any) -> PreTrainedModel:
+    """The model of a folder, by this class of transformers, in float32; weights take memory when they are written."""
+    with torch.device("meta"):
+        model: PreTrainedModel = auto_class.from_config(read_text_config(str(folder)), dtype=torch.float32)
+    model.to_empty(device="cpu")
+    model.tie_weights()
+    for weight in model.parameters():
+        weight._is_hf_initialized = True  # type: ignore[attr-defined]
+    model.initialize_weights()  # what is stored nowhere, such as the angles of positions
+    return model
+
+
+def load_trunk(folder: Path, *, empty: bool = False) -> PreTrainedModel:
+    """The causal LM of a folder without its output layer, in float32.
+
+    Args:
+        empty: `without_weights`.
+    """
     folder = model_folder(folder)
+    if empty:
+        return without_weights(folder, AutoModel)
     text = _text_config(_read_config(folder))
     if text is None:
         trunk: PreTrainedModel = AutoModel.from_pretrained(folder, **_FLOAT32)

@@ -5,6 +5,8 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from accelerate.state import PartialState
+from accelerate.utils import DistributedType
 from torch import nn
 
 from qguide.qnet.models.manifest import Manifest
@@ -14,6 +16,14 @@ from qguide.training.optimization.options import Optimization
 from qguide.training.optimization.trainer import Loop
 
 STEPS = [[[i % 64, (i + 7) % 64], [(i + 3) % 64]] for i in range(40)]
+
+FSDP_LAUNCHED = {
+    "ACCELERATE_USE_FSDP": "true",
+    "FSDP_VERSION": "2",
+    "FSDP_AUTO_WRAP_POLICY": "TRANSFORMER_BASED_WRAP",
+    "FSDP_CPU_RAM_EFFICIENT_LOADING": "true",
+}
+"""Variables by which `accelerate launch` asks for FSDP."""
 
 Steps = Sequence[Sequence[list[int]]]
 LossOf = Callable[[nn.Module], Callable[[list[int]], Loss]]
@@ -108,3 +118,12 @@ def train(
 def weights_of(model: nn.Module) -> torch.Tensor:
     """All weights of a model in one row, on the CPU."""
     return torch.cat([p.detach().cpu().flatten() for p in model.parameters()])
+
+
+def build_sharded(state: Any, build: Callable[..., None], *args: Any, **kwargs: Any) -> None:
+    """Initialise accelerate's state so that processes on the CPU shard their model, as those on GPUs do."""
+    build(state, *args, **kwargs)
+    if state.distributed_type == DistributedType.MULTI_CPU:
+        PartialState._shared_state["distributed_type"] = DistributedType.FSDP
+        state.distributed_type = DistributedType.FSDP
+        state.fsdp_plugin = kwargs["fsdp_plugin"]

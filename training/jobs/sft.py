@@ -34,6 +34,7 @@ from qguide.qnet.types import Message
 from qguide.training.data.augmentation import Augmentation, build_augmenter
 from qguide.training.data.trajectories import Trajectory, read_trajectories
 from qguide.training.licence.assessment import Assessment
+from qguide.training.optimization.accelerator import awaits_weights
 from qguide.training.optimization.objective import Loss, Objective, TrainingConfig
 from qguide.training.optimization.padded_batches import Sequence1D, pad_column, pad_ids, padded_tokens, plan_epochs
 from qguide.training.optimization.trainer import train
@@ -187,7 +188,7 @@ def build_model(
     """The model to train and its tokenizer: `config.base`, or a fresh Llama."""
     if config.base is not None:
         tokenizer = load_renderer(config.base).tokenizer
-        return load_causal_lm(config.base), tokenizer
+        return load_causal_lm(config.base, empty=awaits_weights()), tokenizer
     shape = config.architecture
     texts = (message.text for episode in episodes[:2000] for message in episode)
     tokenizer = train_tokenizer(

@@ -32,6 +32,7 @@ from qguide.training.data.records import labelled_tree
 from qguide.training.data.runs import read_rows
 from qguide.training.licence.assessment import Assessment, assess
 from qguide.training.licence.domain import fit_domain, salt_of
+from qguide.training.optimization.accelerator import awaits_weights
 from qguide.training.optimization.objective import Loss, Objective, TrainingConfig, sha256_of_trunk
 from qguide.training.optimization.options import QNetOptimization
 from qguide.training.optimization.padded_batches import plan_lengths
@@ -177,7 +178,8 @@ class QNetObjective(Objective[QNet]):
     def prepare(self, device: torch.device) -> None:
         """See `Objective`."""
         use_block_masks(self.model.trunk, self.model.device)
-        require_packable(self.model)
+        if not awaits_weights():
+            require_packable(self.model)
         use_block_masks(self.model.trunk, device)  # where FSDP moves the net later
         if self.config.models_world:
             self._logits = output_embeddings(self.config.trunk, self.model, device)
@@ -230,6 +232,7 @@ class QNetObjective(Objective[QNet]):
 def _build_qnet(config: TrainQNetConfig) -> QNet:
     qnet = QNet.from_trunk(
         config.trunk,
+        empty=awaits_weights(),
         head=config.head,
         head_width=config.head_width,
         head_features=config.head_features,

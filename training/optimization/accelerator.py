@@ -9,13 +9,14 @@ import torch
 from accelerate import Accelerator
 from accelerate.state import AcceleratorState
 from accelerate.tracking import get_available_trackers
-from accelerate.utils import DistributedType, GradientAccumulationPlugin, InitProcessGroupKwargs
+from accelerate.utils import DistributedType, GradientAccumulationPlugin, InitProcessGroupKwargs, parse_flag_from_env
 from torch import distributed, nn
 from torch.distributed.fsdp import MixedPrecisionPolicy
 from transformers import PreTrainedModel
 
 from qguide.qnet.engine.tree_branches import has_recurrent_layers
 from qguide.qnet.errors import ConfigError
+from qguide.training.data.runs import is_main_process
 from qguide.training.optimization.launch import TIMEOUT
 from qguide.training.optimization.options import Optimization
 
@@ -43,6 +44,12 @@ class ModelHost(nn.Module):
         """Tie the model's embeddings again after FSDP has moved them."""
         if isinstance(self.model, PreTrainedModel):
             self.model.tie_weights()
+
+
+def awaits_weights() -> bool:
+    """True in a process to which FSDP will send its shards of the weights that the main one has read."""
+    launched = ("ACCELERATE_USE_FSDP", "FSDP_CPU_RAM_EFFICIENT_LOADING")
+    return not is_main_process() and all(map(parse_flag_from_env, launched))
 
 
 def build_accelerator(optimization: Optimization, output: Path) -> Accelerator:

@@ -7,13 +7,12 @@ that FSDP2 itself runs, over gloo.
 import json
 import os
 from collections.abc import Callable, Sequence
+from functools import partialmethod
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
-from accelerate.state import AcceleratorState, PartialState
-from accelerate.utils import DistributedType
+from accelerate.state import AcceleratorState
 from torch.distributed.tensor import DTensor
 from torch.distributed.tensor.debug import _clear_sharding_prop_cache
 
@@ -25,7 +24,7 @@ from qguide.training.optimization.options import Optimization
 from qguide.training.optimization.trainer import Loop
 from qguide.training.optimization.weight_average import FIGURES
 from tests.support.tiny_models import q_model
-from tests.support.trainings import Fit
+from tests.support.trainings import FSDP_LAUNCHED, Fit, build_sharded
 
 pytestmark = pytest.mark.alone
 
@@ -38,22 +37,8 @@ def _fsdp2(monkeypatch: pytest.MonkeyPatch) -> None:
     # A test before this one has filled the cache with the shapes of rank 0's shards, and a forked
     # rank 1 would take them for its own.
     _clear_sharding_prop_cache()
-    build = AcceleratorState.__init__
-
-    def build_sharded(state: Any, *args: Any, **kwargs: Any) -> None:
-        build(state, *args, **kwargs)
-        if state.distributed_type == DistributedType.MULTI_CPU:
-            PartialState._shared_state["distributed_type"] = DistributedType.FSDP
-            state.distributed_type = DistributedType.FSDP
-            state.fsdp_plugin = kwargs["fsdp_plugin"]
-
-    monkeypatch.setattr(AcceleratorState, "__init__", build_sharded)
-    for name, value in {
-        "ACCELERATE_USE_FSDP": "true",
-        "FSDP_VERSION": "2",
-        "FSDP_AUTO_WRAP_POLICY": "TRANSFORMER_BASED_WRAP",
-        "FSDP_CPU_RAM_EFFICIENT_LOADING": "true",
-    }.items():
+    monkeypatch.setattr(AcceleratorState, "__init__", partialmethod(build_sharded, AcceleratorState.__init__))
+    for name, value in FSDP_LAUNCHED.items():
         monkeypatch.setenv(name, value)
 
 
