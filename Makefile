@@ -67,10 +67,10 @@ test-all: setup $(VENV)/.installed-dev $(engines) ## both at once: tests are col
 
 # These hardly wait.
 test-fast: TEST_WORKERS := $(cores)
-test-fast: setup $(VENV)/.installed-dev ## unit and property tests that start no server, run no whole job and read no job files or results
+test-fast: setup $(VENV)/.installed-dev ## unit and property tests that start no server, run no whole job and read no pages, job files or results
 	$(pytest) -m 'not server and not slow' tests/unit tests/property --ignore tests/unit/benchmarks \
-		--ignore tests/unit/tools --ignore tests/unit/training/choosing --ignore tests/unit/training/configs \
-		--ignore tests/unit/training/jobs $(PYTEST_ARGS)
+		--ignore tests/unit/docs --ignore tests/unit/tools --ignore tests/unit/training/choosing \
+		--ignore tests/unit/training/configs --ignore tests/unit/training/jobs $(PYTEST_ARGS)
 
 test-architectures: setup $(VENV)/.installed-dev ## every architecture of transformers; the suite takes a sample
 	TEST_ARCHITECTURES=all $(pytest) tests/contract/scorers tests/contract/trees $(PYTEST_ARGS)

@@ -41,11 +41,13 @@ _STARTS_SERVERS = frozenset(
     {
         "CliRunner",
         "EnginePool",
+        "Fitter",
         "RedisServer",
         "ScriptedVllm",
         "VllmProcess",
         "child",
         "fresh_process",
+        "needs_helm",
         "process_cost",
         "run_forked",
         "run_tests",
@@ -63,6 +65,9 @@ _STARTS_SERVERS = frozenset(
 def pytest_configure(config: pytest.Config) -> None:
     """Watch the run from the process that controls it."""
     limits.pytest_configure(config)
+    # By default structlog draws a traceback with all its variables, for seconds.
+    renderer = structlog.get_config()["processors"][-1]
+    renderer.exception_formatter = structlog.dev.plain_traceback
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -79,6 +84,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             "address",
             "games_dir",
             "mariadb_installed",
+            "ray_cluster",
             "real_games_dir",
             "sciworld_installed",
             "textworld_installed",

@@ -108,7 +108,14 @@ def test_an_environment_in_the_current_folder_is_found(tmp_path: Path, monkeypat
         sys.modules.pop("corner_lamp", None)
 
 
-@pytest.mark.parametrize("name", [name for name in ENVIRONMENTS if task_markers_of(name)])
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param(name, marks=[pytest.mark.server] if name == "sciworld" else [])
+        for name in ENVIRONMENTS
+        if task_markers_of(name)
+    ],
+)
 def test_a_task_is_found_by_the_markers_of_its_environment(name: str, request: pytest.FixtureRequest) -> None:
     if name == "sciworld":
         request.getfixturevalue("sciworld_installed")

@@ -111,7 +111,7 @@ def test_everything_failing_is_an_error_with_the_first_cause(tmp_path: Path) -> 
 PLAYS: list[tuple[Callable[..., object], type[MethodConfig], dict[str, object]]] = [
     (run_explore, ExploreConfig, {"exploration": {"max_draws": 12}}),
     (run_collect, CollectConfig, {"player": "policy", "only_won": False, "attempts": 9, "keep": 9}),
-    (run_groups, GroupsConfig, {"continuation": {"by": "policy"}}),
+    (run_groups, GroupsConfig, {"continuation": {"by": "policy"}, "decisions": {"max_steps": 4, "horizon": 4}}),
 ]
 
 
