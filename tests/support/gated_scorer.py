@@ -36,10 +36,12 @@ class GatedScorer(ScriptedScorer):
         self.gate = threading.Event()
         self.entered = threading.Event()
         self.asked: list[str] = []
+        self.batches: list[int] = []
 
     def score(self, requests: Sequence[ScoreRequest]) -> list[ScoreResult]:
         """Wait for the gate, then score or die."""
         self.asked += [request.history[-1].content for request in requests]
+        self.batches.append(len(requests))
         self.entered.set()
         assert self.gate.wait(END_S)
         if any(text == "die" for text in self.asked):

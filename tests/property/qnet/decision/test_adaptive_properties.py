@@ -8,44 +8,11 @@ from hypothesis import strategies as st
 
 from qguide.qnet.decision.decision import Decision, Guidance
 from qguide.qnet.decision.guide import guide
-from qguide.qnet.types import Candidate, History, Message, Sampling, ScoreRequest, ScoreResult
+from qguide.qnet.types import Message, Sampling
+from tests.support.listed_models import Drawn, Known
 
 HISTORY = (Message("user", "task"),)
 Q = st.floats(-10, 10)
-
-
-class Drawn:
-    """Draws from its list in order, and records how it was asked."""
-
-    name = "drawn"
-
-    def __init__(self, replies: Sequence[str]) -> None:
-        self.replies = replies
-        self.asked: list[Sampling] = []
-        self.batches: list[int] = []
-
-    async def sample(self, history: History, *, n: int, sampling: Sampling) -> list[Candidate]:
-        """The next `n`."""
-        start = sum(self.batches)
-        self.asked.append(sampling)
-        self.batches.append(n)
-        return [Candidate(Message("assistant", r), 1) for r in self.replies[start : start + n]]
-
-
-class Known:
-    """Knows the Q of every reply, and records what it was asked."""
-
-    name = "known"
-
-    def __init__(self, q_of: dict[str, float]) -> None:
-        self.q_of = q_of
-        self.asked: list[str] = []
-
-    async def score(self, request: ScoreRequest) -> ScoreResult:
-        """Q by text; one token each."""
-        texts = [candidate.content for candidate in request.candidates]
-        self.asked += texts
-        return ScoreResult(tuple(self.q_of[text] for text in texts), len(texts))
 
 
 @st.composite
@@ -99,8 +66,9 @@ def test_the_best_of_what_was_drawn_is_chosen(
 @given(draws(), Q, st.integers(1, 4))
 def test_each_reply_is_scored_once(drawn: tuple[list[str], dict[str, float]], previous_q: float, batch: int) -> None:
     decision, _, scorer = adaptively(*drawn, previous_q, batch)
-    assert sorted(scorer.asked) == sorted({c.message.content for c in decision.candidates})
-    assert decision.usage.scored_tokens == decision.distinct_candidates == len(scorer.asked)
+    asked = [candidate.content for request in scorer.requests for candidate in request.candidates]
+    assert sorted(asked) == sorted({c.message.content for c in decision.candidates})
+    assert decision.usage.scored_tokens == decision.distinct_candidates == len(asked)
     assert decision.usage.completion_tokens == len(decision.candidates)
 
 
@@ -120,6 +88,6 @@ def test_where_nothing_rises_it_decides_as_a_fixed_m_does(
 @given(draws(), st.integers(1, 4))
 def test_later_batches_draw_anew_and_none_greedily(drawn: tuple[list[str], dict[str, float]], batch: int) -> None:
     _, policy, _ = adaptively(*drawn, 10.0, batch)
-    seeds = [sampling.seed for sampling in policy.asked]
+    seeds = [sampling.seed for sampling in policy.samplings]
     assert len(set(seeds)) == len(seeds)
-    assert [s.first_greedy for s in policy.asked] == [True, *[False] * (len(seeds) - 1)]
+    assert [s.first_greedy for s in policy.samplings] == [True, *[False] * (len(seeds) - 1)]

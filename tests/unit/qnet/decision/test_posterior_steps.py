@@ -9,41 +9,10 @@ from qguide.qnet.decision.decision import Decision, Guidance
 from qguide.qnet.decision.guide import guide
 from qguide.qnet.decision.threshold import Threshold
 from qguide.qnet.errors import ScorerUnavailableError
-from qguide.qnet.types import Candidate, History, Message, Sampling, ScoreRequest, ScoreResult
+from qguide.qnet.types import Candidate, Message, Sampling, ScoreRequest, ScoreResult
+from tests.support.listed_models import Drawn, Known
 
 HISTORY = (Message("user", "task"),)
-
-
-class Drawn:
-    """Draws its replies in order."""
-
-    name = "drawn"
-
-    def __init__(self, replies: Sequence[Candidate]) -> None:
-        self.replies = list(replies)
-
-    async def sample(self, history: History, *, n: int, sampling: Sampling) -> list[Candidate]:
-        """The next `n`."""
-        drawn, self.replies = self.replies[:n], self.replies[n:]
-        return drawn
-
-
-class Known:
-    """Knows the Q of each reply, and keeps what it was asked."""
-
-    name = "known"
-
-    def __init__(self, q_of: dict[str, float], rules: dict[str, float] | None = None) -> None:
-        self.q_of = q_of
-        self.rules = rules
-        self.asked: list[ScoreRequest] = []
-
-    async def score(self, request: ScoreRequest) -> ScoreResult:
-        """Q by text, behind the rule if there is one."""
-        self.asked.append(request)
-        texts = [candidate.content for candidate in request.candidates]
-        rules = tuple((self.rules[text],) for text in texts) if self.rules else ()
-        return ScoreResult(tuple(self.q_of[text] for text in texts), 1, rules=rules)
 
 
 class Broken:
@@ -124,7 +93,7 @@ def test_the_scorer_is_told_counts_logprobs_and_tools() -> None:
     tool = {"type": "function", "function": {"name": "look"}}
     sampling = Sampling(parameters={"tools": [tool]})
     decided(candidates("a", "b", "a", logprobs=(-1.0, -2.0, -1.0)), scorer, Guidance(3, sampling))
-    (request,) = scorer.asked
+    (request,) = scorer.requests
     assert (request.counts, request.logprobs) == ((2, 1), (-1.0, -2.0))
     assert request.tools == (tool,)
 

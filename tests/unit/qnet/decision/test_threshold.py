@@ -1,7 +1,6 @@
 """Actions where the best Q of a step is below a threshold: refine, escalate, stop."""
 
 import json
-from collections.abc import Mapping, Sequence
 from typing import Any
 
 import pytest
@@ -9,66 +8,14 @@ import pytest
 from qguide.qnet.decision.decision import Decision, Guidance
 from qguide.qnet.decision.guide import guide
 from qguide.qnet.decision.threshold import Threshold, noted_proposals, with_note
-from qguide.qnet.errors import ScorerUnavailableError, UpstreamError
+from qguide.qnet.errors import UpstreamError
 from qguide.qnet.policies.scripted import ScriptedPolicy
-from qguide.qnet.types import (
-    Candidate,
-    History,
-    Message,
-    Sampling,
-    ScoreRequest,
-    ScoreResult,
-    ThresholdAction,
-    ToolCall,
-    Verdict,
-)
+from qguide.qnet.types import Candidate, Message, Sampling, ThresholdAction, ToolCall, Verdict
 from qguide.qnet.work import TokenUsage
+from tests.support.listed_models import Drawn, Known
 
 TASK = (Message("system", "You act."), Message("user", "Find the mug."))
 Q_OF = {"look": 0.2, "wait": 0.1, "take": 0.6, "fly": 0.9, "sing": 0.05}
-
-
-class Drawn:
-    """Draws from a list in order, and remembers the histories."""
-
-    name = "drawn"
-
-    def __init__(self, said: Sequence[str], *, error: Exception | None = None) -> None:
-        self.histories: list[History] = []
-        self._said = list(said)
-        self._error = error
-
-    async def sample(self, history: History, *, n: int, sampling: Sampling) -> list[Candidate]:
-        """The next `n`; each costs 10 tokens of the prompt."""
-        self.histories.append(history)
-        if self._error:
-            raise self._error
-        drawn, self._said = self._said[:n], self._said[n:]
-        spent = TokenUsage(10, len(drawn))
-        first = [Candidate(Message("assistant", drawn[0]), 1, spent=spent)]
-        return first + [Candidate(Message("assistant", text), 1) for text in drawn[1:]]
-
-
-class Known:
-    """Knows the Q of every text, and remembers what it was asked."""
-
-    name = "known"
-
-    def __init__(self, q_of: Mapping[str, float] = Q_OF) -> None:
-        self.requests: list[ScoreRequest] = []
-        self._q_of = q_of
-
-    async def score(self, request: ScoreRequest) -> ScoreResult:
-        """The Q of each candidate.
-
-        Raises:
-            ScorerUnavailableError: one is unknown.
-        """
-        self.requests.append(request)
-        texts = [message.content for message in request.candidates]
-        if not set(texts) <= set(self._q_of):
-            raise ScorerUnavailableError("the scorer is gone")
-        return ScoreResult(tuple(self._q_of[text] for text in texts), len(texts))
 
 
 async def act(
@@ -82,11 +29,11 @@ async def act(
 ) -> Decision:
     threshold = Threshold(below, actions, **more)
     guidance = Guidance(m, Sampling(), threshold=threshold)
-    return await guide(TASK, policy, scorer or Known(), guidance, escalation=escalation)
+    return await guide(TASK, policy, scorer or Known(Q_OF), guidance, escalation=escalation)
 
 
 async def test_refine_draws_again_and_tells_the_policy_why() -> None:
-    policy, scorer = Drawn(["look", "wait", "take"]), Known()
+    policy, scorer = Drawn(["look", "wait", "take"], prompt_tokens=10), Known(Q_OF)
     decision = await act(policy, "refine", scorer=scorer)
     assert decision.action.content == "take"
     assert decision.q_values == (0.2, 0.1, 0.6)
@@ -105,7 +52,7 @@ async def test_refine_draws_again_and_tells_the_policy_why() -> None:
 
 
 async def test_the_tokens_of_further_draws_are_counted_and_told_apart() -> None:
-    decision = await act(Drawn(["look", "wait", "take"]), "refine")
+    decision = await act(Drawn(["look", "wait", "take"], prompt_tokens=10), "refine")
     assert (decision.usage.prompt_tokens, decision.usage.completion_tokens) == (20, 3)
     assert decision.usage.below_threshold == TokenUsage(10, 1)
     assert decision.usage.scored_tokens == 3
@@ -113,15 +60,15 @@ async def test_the_tokens_of_further_draws_are_counted_and_told_apart() -> None:
 
 
 async def test_nothing_is_done_where_the_best_q_is_not_below() -> None:
-    policy = Drawn(["look", "take"])
+    policy = Drawn(["look", "take"], prompt_tokens=10)
     decision = await act(policy, "refine", below=0.6)
     assert decision.below_threshold is None
     assert (len(policy.histories), decision.warnings) == (1, ())
 
 
 async def test_escalate_draws_from_another_policy_after_the_same_history() -> None:
-    other = Drawn(["fly", "take"])
-    decision = await act(Drawn(["look", "wait"]), "escalate", escalation=other, num_candidates=2)
+    other = Drawn(["fly", "take"], prompt_tokens=10)
+    decision = await act(Drawn(["look", "wait"], prompt_tokens=10), "escalate", escalation=other, num_candidates=2)
     assert decision.action.content == "fly"
     assert other.histories == [TASK]
     assert decision.below_threshold is not None
@@ -129,7 +76,7 @@ async def test_escalate_draws_from_another_policy_after_the_same_history() -> No
 
 
 async def test_actions_follow_each_other_until_the_best_q_is_not_below() -> None:
-    policy, other = Drawn(["look", "wait", "sing"]), Drawn(["take"])
+    policy, other = Drawn(["look", "wait", "sing"], prompt_tokens=10), Drawn(["take"], prompt_tokens=10)
     decision = await act(policy, "refine", "escalate", "stop", escalation=other)
     assert decision.action.content == "take"
     assert decision.below_threshold is not None
@@ -139,7 +86,7 @@ async def test_actions_follow_each_other_until_the_best_q_is_not_below() -> None
 
 
 async def test_stop_takes_none() -> None:
-    decision = await act(Drawn(["look", "wait", "sing"]), "refine", "stop")
+    decision = await act(Drawn(["look", "wait", "sing"], prompt_tokens=10), "refine", "stop")
     assert decision.below_threshold is not None
     assert decision.below_threshold.stopped
     assert decision.below_threshold.taken[-1].outcome == "stopped"
@@ -147,8 +94,8 @@ async def test_stop_takes_none() -> None:
 
 
 async def test_an_action_that_fails_does_not_fail_the_step() -> None:
-    other = Drawn([], error=UpstreamError("upstream strong answered with 500"))
-    decision = await act(Drawn(["look", "wait"]), "escalate", escalation=other)
+    other = Drawn([], prompt_tokens=10, error=UpstreamError("upstream strong answered with 500"))
+    decision = await act(Drawn(["look", "wait"], prompt_tokens=10), "escalate", escalation=other)
     assert decision.action.content == "look"
     assert decision.below_threshold is not None
     assert decision.below_threshold.taken[0].outcome == "failed"
@@ -156,13 +103,13 @@ async def test_an_action_that_fails_does_not_fail_the_step() -> None:
 
 
 async def test_an_unexpected_failure_is_not_told_to_callers() -> None:
-    other = Drawn([], error=RuntimeError("a secret"))
-    decision = await act(Drawn(["look", "wait"]), "escalate", escalation=other)
+    other = Drawn([], prompt_tokens=10, error=RuntimeError("a secret"))
+    decision = await act(Drawn(["look", "wait"], prompt_tokens=10), "escalate", escalation=other)
     assert decision.warnings[1] == "escalate failed: an internal error"
 
 
 async def test_candidates_that_cannot_be_scored_are_left_out_but_paid_for() -> None:
-    decision = await act(Drawn(["look", "wait", "unknown"]), "refine")
+    decision = await act(Drawn(["look", "wait", "unknown"], prompt_tokens=10), "refine")
     assert [candidate.message.content for candidate in decision.candidates] == ["look", "wait"]
     assert decision.guided
     assert decision.usage.below_threshold == TokenUsage(10, 1)
@@ -170,23 +117,23 @@ async def test_candidates_that_cannot_be_scored_are_left_out_but_paid_for() -> N
 
 
 async def test_equal_candidates_are_scored_where_a_threshold_is_set() -> None:
-    decision = await act(Drawn(["look", "look", "take"]), "refine")
+    decision = await act(Drawn(["look", "look", "take"], prompt_tokens=10), "refine")
     assert decision.q_values == (0.2, 0.2, 0.6)
     assert (decision.action.content, decision.guided) == ("take", True)
 
 
 async def test_a_candidate_that_was_drawn_before_is_not_scored_again() -> None:
-    scorer = Known()
-    decision = await act(Drawn(["look", "wait", "look"]), "refine", scorer=scorer)
+    scorer = Known(Q_OF)
+    decision = await act(Drawn(["look", "wait", "look"], prompt_tokens=10), "refine", scorer=scorer)
     assert decision.q_values == (0.2, 0.1, 0.2)
     assert len(scorer.requests) == 1
 
 
 async def test_nothing_is_done_without_a_q() -> None:
-    policy = Drawn(["look", "unknown", "take"])
+    policy = Drawn(["look", "unknown", "take"], prompt_tokens=10)
     threshold = Threshold(0.5, ("refine", "stop"))
     guidance = Guidance(2, Sampling(), fallback="first", threshold=threshold)
-    decision = await guide(TASK, policy, Known(), guidance)
+    decision = await guide(TASK, policy, Known(Q_OF), guidance)
     assert (decision.reason, decision.below_threshold) == ("fallback", None)
     assert len(policy.histories) == 1
 

@@ -2,7 +2,6 @@
 
 import asyncio
 import math
-import threading
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 
@@ -15,24 +14,8 @@ from qguide.qnet.sliced_scorer import CachingScorer
 from qguide.qnet.types import ScoreRequest, ScoreResult
 from qguide.server.app import create_app
 from qguide.server.settings.settings import Settings
+from tests.support.gated_scorer import GatedScorer
 from tests.unit.server.conftest import FAKES, models_of
-
-
-class GatedScorer(ScriptedScorer):
-    """Scores while its gate is open; remembers the size of every batch."""
-
-    def __init__(self) -> None:
-        super().__init__({})
-        self.gate = threading.Event()
-        self.entered = threading.Event()
-        self.batches: list[int] = []
-
-    def score(self, requests: Sequence[ScoreRequest]) -> list[ScoreResult]:
-        """Wait for the gate, then score."""
-        self.batches.append(len(requests))
-        self.entered.set()
-        assert self.gate.wait(30)
-        return super().score(requests)
 
 
 class NanScorer(ScriptedScorer):

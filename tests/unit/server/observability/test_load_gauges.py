@@ -5,9 +5,10 @@ import asyncio
 import httpx
 
 from qguide.qnet.scoring.value_head import SharedPrefixScorer
+from tests.support.gated_scorer import GatedScorer
 from tests.support.tiny_models import q_model
 from tests.unit.server.conftest import FAKES
-from tests.unit.server.guidance.test_concurrency import GatedScorer, serving
+from tests.unit.server.guidance.test_concurrency import serving
 
 SCORE = {"messages": [{"role": "user", "content": "take mug"}], "candidates": ["go", "open"]}
 

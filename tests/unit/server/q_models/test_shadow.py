@@ -42,6 +42,24 @@ class Deadly(ScriptedScorer):
         raise SystemExit
 
 
+class Slow(ScriptedScorer):
+    """Scores once its gate is open."""
+
+    def __init__(self) -> None:
+        super().__init__({"look": 1.0})
+        self.gate, self.entered, self.cleared = Event(), Event(), Event()
+
+    def score(self, requests: Sequence[ScoreRequest]) -> list[ScoreResult]:
+        """Wait, then score."""
+        self.entered.set()
+        assert self.gate.wait(30)
+        return super().score(requests)
+
+    def close(self) -> None:
+        """Say so."""
+        self.cleared.set()
+
+
 def broken() -> CachingScorer:
     """Cannot even be built."""
     raise RuntimeError("no such thing")
@@ -162,51 +180,33 @@ async def test_nobody_is_charged_for_a_shadow() -> None:
 
 
 async def test_a_shadow_that_outlasts_its_model_leaves_no_series() -> None:
-    gate, entered = Event(), Event()
-
-    class Slow(ScriptedScorer):
-        def score(self, requests: Sequence[ScoreRequest]) -> list[ScoreResult]:
-            entered.set()
-            assert gate.wait(30)
-            return super().score(requests)
-
-    async with shadowed(lambda: Slow({}), timeout_s=3.0) as (models, runtime):
+    slow = Slow()
+    async with shadowed(lambda: slow, timeout_s=3.0) as (models, runtime):
         await ask(models)
         await until(lambda: count(runtime, "failed") == 1)
         assert told(runtime, "queue_seconds_count", q_model="second@1", ended="given_up") == 1
         models.shadow("first", None)
         models.drop("second@1")
-        gate.set()
+        slow.gate.set()
         for thread in (runtime.thread, runtime.shadow_thread):
             await asyncio.wrap_future(thread.call(lambda: None))
         assert b"second@1" not in generate_latest(runtime.metrics.registry)
 
 
 async def test_a_slow_shadow_keeps_nobody_waiting_and_is_closed_when_it_ends() -> None:
-    gate, entered = Event(), Event()
-
-    class Slow(ScriptedScorer):
-        def score(self, requests: Sequence[ScoreRequest]) -> list[ScoreResult]:
-            entered.set()
-            assert gate.wait(30)
-            return super().score(requests)
-
-        def close(self) -> None:
-            cleared.set()
-
-    cleared = Event()
-    async with shadowed(lambda: Slow({"look": 1.0})) as (models, runtime):
+    slow = Slow()
+    async with shadowed(lambda: slow) as (models, runtime):
         assert (await ask(models)).q_values == (1.0, 0.0)
-        await asyncio.to_thread(entered.wait, 30)
+        await asyncio.to_thread(slow.entered.wait, 30)
         async with asyncio.timeout(30):
             for _ in range(10):
                 assert (await ask(models)).q_values == (1.0, 0.0)
         models.shadow("first", None)
         models.drop("second@1")
-        assert not cleared.is_set()
-        gate.set()
-        await until(lambda: count(runtime, "agreed") == 11 or cleared.is_set())
-        assert await asyncio.to_thread(cleared.wait, 30)
+        assert not slow.cleared.is_set()
+        slow.gate.set()
+        await until(lambda: count(runtime, "agreed") == 11 or slow.cleared.is_set())
+        assert await asyncio.to_thread(slow.cleared.wait, 30)
 
 
 async def test_a_shadow_that_is_not_served_is_refused() -> None:

@@ -1,6 +1,6 @@
 """Monte Carlo tree search on small worlds: a search worked out by hand, a bandit, and limits."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import takewhile
 from typing import Any
@@ -14,7 +14,6 @@ from qguide.qnet.records import ROOT_ID
 from qguide.qnet.types import Candidate, Message, SampleRequest
 from qguide.training.algorithms.preferences import best_path_pairs
 from qguide.training.algorithms.tree import Tree, merge_branch
-from qguide.training.environment import StepResult
 from qguide.training.exploration.mcts import (
     ROLLOUT,
     Mcts,
@@ -28,29 +27,7 @@ from qguide.training.rollouts.driver import run_together
 from qguide.training.rollouts.episode import derived_seed
 from qguide.training.rollouts.game import Game
 from qguide.training.trajectory import Step, action_key
-
-Rewards = Callable[[str], float]
-
-
-@dataclass
-class LetterWorld:
-    """Letters spell a word; the word decides the reward. Some letters end it early."""
-
-    reward_of: Rewards
-    length: int = 3
-    ends: str = ""
-    word: str = ""
-
-    def reset(self) -> str:
-        return "Spell."
-
-    def step(self, action: str) -> StepResult:
-        self.word += action
-        ended = len(self.word) == self.length or action in self.ends
-        return StepResult(f"{self.word}.", self.reward_of(self.word) if ended else 0.0, ended)
-
-    def close(self) -> None:
-        """Nothing to let go of."""
+from tests.support.letter_world import LetterWorld, Rewards
 
 
 @dataclass

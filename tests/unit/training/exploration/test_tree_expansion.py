@@ -1,7 +1,7 @@
 """Exploration on a small world whose every trajectory is known."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 
 import pytest
 from pydantic import ValidationError
@@ -9,37 +9,15 @@ from pydantic import ValidationError
 from qguide.qnet.errors import EnvironmentFailureError, HistoryTooLongError, QGuideError
 from qguide.qnet.records import ROOT_ID
 from qguide.qnet.types import Candidate, Message, SampleRequest
-from qguide.training.environment import Environment, StepResult
+from qguide.training.environment import Environment
 from qguide.training.exploration.tree_expansion import Exploration, ExploredTree, explore_task
 from qguide.training.rollouts.driver import run_rollouts
 from qguide.training.rollouts.game import Game
 from qguide.training.rollouts.rollout import TaskTimings
 from qguide.training.trajectory import Step, action_key
+from tests.support.letter_world import LetterWorld
 
 ACTIONS = ("a", "b", "c")
-
-
-@dataclass
-class LetterWorld:
-    """Three letters spell a word; the word decides the reward."""
-
-    reward_of: Callable[[str], float]
-    length: int = 3
-    word: str = ""
-    open_worlds: list[int] = field(default_factory=list)
-
-    def reset(self) -> str:
-        self.open_worlds.append(1)
-        return "Spell."
-
-    def step(self, action: str) -> StepResult:
-        self.word += action
-        ended = len(self.word) == self.length
-        return StepResult(f"{self.word}.", self.reward_of(self.word) if ended else 0.0, ended)
-
-    def close(self) -> None:
-        if self.open_worlds:
-            self.open_worlds.pop()
 
 
 class LetterPolicy:

@@ -9,9 +9,9 @@ import pytest
 from pydantic import ValidationError
 from rich.console import Console
 
-from qguide.qnet.errors import ConfigError, EnvironmentFailureError, HistoryTooLongError
+from qguide.qnet.errors import ConfigError, EnvironmentFailureError
 from qguide.qnet.records import TreeRow
-from qguide.qnet.types import Candidate, SampleRequest, Scorer, ScoreRequest, ScoreResult
+from qguide.qnet.types import Scorer, ScoreRequest, ScoreResult
 from qguide.training.data.decision_groups import decisions_of, outcomes_differ, read_groups
 from qguide.training.environments.alfworld.bundle import AlfWorldConfig
 from qguide.training.environments.alfworld.expert.policy import ExpertPolicy
@@ -19,16 +19,8 @@ from qguide.training.environments.corridor import CorridorConfig
 from qguide.training.exploration.decision_groups import Decisions, Draws
 from qguide.training.jobs.groups import Continuation, GroupsConfig, run_groups
 from qguide.training.trajectory import parse_action
+from tests.support.listed_models import Speechless
 from tests.support.wanderer import ACTIONS, Wanderer
-
-
-class Speechless:
-    """A policy for which every history is too long."""
-
-    name = "speechless"
-
-    def sample_batch(self, requests: Sequence[SampleRequest]) -> list[list[Candidate]]:
-        raise HistoryTooLongError("too long")
 
 
 class LikesRight(Scorer):

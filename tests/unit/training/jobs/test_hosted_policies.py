@@ -3,7 +3,7 @@
 import json
 import time
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from io import StringIO
@@ -17,7 +17,6 @@ from rich.console import Console
 
 from qguide.qnet.errors import ConfigError, UpstreamLostError
 from qguide.qnet.records import TreeRow
-from qguide.qnet.types import Scorer, ScoreRequest, ScoreResult
 from qguide.server.chat.fake_openai import FakeUpstream
 from qguide.training.data.decision_groups import decisions_of, read_groups
 from qguide.training.data.runs import read_rows
@@ -31,20 +30,12 @@ from qguide.training.jobs.explore import ExploreConfig, run_explore
 from qguide.training.jobs.groups import Continuation, GroupsConfig, run_groups
 from qguide.training.rollouts.hosted import HostedModel
 from tests.support.corridor_upstream import MODEL, SameReplies, hosted, serving_corridors
+from tests.support.listed_models import ByLength
 
 QUIET = Console(file=StringIO())
 UPSTREAM = "upstream:demo"
 KEY = "sk-very-secret"
 TASKS = 6
-
-
-class ByLength(Scorer):
-    """A scorer: Q is the candidate's length."""
-
-    name = "by-length"
-
-    def score(self, requests: Sequence[ScoreRequest]) -> list[ScoreResult]:
-        return [ScoreResult(tuple(float(len(c.content)) for c in request.candidates), 5) for request in requests]
 
 
 def explore_config(output: Path, upstreams: Mapping[str, HostedModel], **changes: object) -> Any:

@@ -10,7 +10,6 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from qguide.qnet.errors import HistoryTooLongError
 from qguide.qnet.records import TreeRow
 from qguide.qnet.types import Candidate, Message, SampleRequest
 from qguide.training.data.decision_groups import decisions_of, read_groups
@@ -24,6 +23,7 @@ from qguide.training.jobs.rro import RroConfig, figures_of, run_rro, taken_rewar
 from qguide.training.rollouts.driver import run_together
 from qguide.training.rollouts.game import Game
 from qguide.training.trajectory import action_key
+from tests.support.listed_models import Speechless
 from tests.support.wanderer import Wanderer
 
 
@@ -119,13 +119,6 @@ def test_the_trajectory_goes_on_with_the_first_draw_or_the_best() -> None:
         assert explored.decisions[1].taken.outcome == 1.0
 
 
-class Speechless(Wanderer):
-    """A policy for which every history is too long."""
-
-    def sample_batch(self, requests: Sequence[SampleRequest]) -> list[list[Candidate]]:
-        raise HistoryTooLongError("too long")
-
-
 def configure(output: Path, *, count: int = 6, **changes: object) -> RroConfig:
     values: dict[str, object] = {
         "output": output,
@@ -136,7 +129,7 @@ def configure(output: Path, *, count: int = 6, **changes: object) -> RroConfig:
     return RroConfig.model_validate(values | changes)
 
 
-def explore(config: RroConfig, policy: Wanderer | None = None) -> dict[str, float]:
+def explore(config: RroConfig, policy: Wanderer | Speechless | None = None) -> dict[str, float]:
     return run_rro(config, policy=policy or Wanderer(["Hm."]), console=Console(file=StringIO()))
 
 

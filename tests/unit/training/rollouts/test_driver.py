@@ -6,12 +6,13 @@ from collections.abc import Sequence
 import pytest
 
 from qguide.qnet.errors import ConfigError, EnvironmentFailureError, HistoryTooLongError, QGuideError
-from qguide.qnet.types import Candidate, Message, SampleRequest, Sampling, Scorer, ScoreRequest, ScoreResult
+from qguide.qnet.types import Candidate, Message, SampleRequest, Sampling, ScoreRequest, ScoreResult
 from qguide.training.environment import StepResult
 from qguide.training.rollouts.driver import run_rollouts
 from qguide.training.rollouts.episode import Episode, derived_seed, first_reply, play_episode, seeded
 from qguide.training.rollouts.rollout import EnvironmentCall, RolloutTask, SampleRequests, TaskTimings
 from qguide.training.trajectory import parse_action, text_reply
+from tests.support.listed_models import ByLength
 
 HISTORY_LIMIT = 40
 
@@ -55,15 +56,6 @@ class Obedient:
             ]
             for request in requests
         ]
-
-
-class ByLength(Scorer):
-    """A scorer: Q is the candidate's length."""
-
-    name = "by-length"
-
-    def score(self, requests: Sequence[ScoreRequest]) -> list[ScoreResult]:
-        return [ScoreResult(tuple(float(len(c.content)) for c in request.candidates), 5) for request in requests]
 
 
 GREEDY = first_reply(lambda step: Sampling(temperature=0))
