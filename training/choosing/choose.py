@@ -128,7 +128,7 @@ class Contender:
 
     Attributes:
         spread: of its values between the candidates of a state.
-        assessed: its prior and its licence as it would be served.
+        prior, licence: as it would be served.
     """
 
     name: str
@@ -149,12 +149,23 @@ class Contender:
         if assessed.licence is None or not assessed.licence.choosers:
             names = ", ".join(one.name for one in held_back.judged_by)
             raise ConfigError(f"no decision of {names} differs in outcome, so none judges; play more tasks")
-        return cls(manifest.name, folder, manifest, spread_of(choices), assessed.prior, assessed.licence)
+        licence = _kept(manifest.licence, assessed.licence)
+        return cls(manifest.name, folder, manifest, spread_of(choices), assessed.prior, licence)
 
     @property
     def regret(self) -> float:
         """Outcome of the best candidates, minus that of its choices."""
         return self.licence.choosers["posterior"].regret
+
+
+def _kept(own: Licence | None, found: Licence) -> Licence:
+    """The licence by these decisions, or the one that the Q model has, if it gains here, too.
+
+    What `learn` cross-fits sees whole episodes, so it may be sure where a few decisions are not.
+    """
+    if found.granted or own is None or not own.granted or found.gain <= 0:
+        return found
+    return found.model_copy(update={"granted": True, "reason": f"as before, {own.reason}; here {found.reason}"})
 
 
 def run_choose(config: ChooseConfig, *, console: Console | None = None) -> Manifest:
@@ -163,20 +174,20 @@ def run_choose(config: ChooseConfig, *, console: Console | None = None) -> Manif
     with open_run(config.output, config, may_change=INFERENCE_MAY_CHANGE | {"output"}, weights=weights) as run:
         for folder in (_SUM, CHECKPOINT):
             shutil.rmtree(run.path / folder, ignore_errors=True)
-        tried = _contenders(config, HeldBack.read(config.groups, config.labels), run.path / _SUM)
+        console = console or Console()
+        tried = _contenders(config, HeldBack.read(config.groups, config.labels), run.path / _SUM, console)
         best = min(tried.values(), key=lambda one: one.regret)
         saved = _write(best, run.path / CHECKPOINT, {name: one.regret for name, one in tried.items()})
         shutil.rmtree(run.path / _SUM, ignore_errors=True)
         with JsonlWriter(run.metrics) as metrics:
             metrics.write({name: one.licence.model_dump(mode="json") for name, one in tried.items()})
-    console = console or Console()
     console.print(_table(tried, best))
     console.print(f"{best.name} → {config.output / CHECKPOINT}", markup=False, soft_wrap=True)
     show_licence(saved, console)
     return saved
 
 
-def _contenders(config: ChooseConfig, held_back: HeldBack, sum_folder: Path) -> dict[str, Contender]:
+def _contenders(config: ChooseConfig, held_back: HeldBack, sum_folder: Path, console: Console) -> dict[str, Contender]:
     """The Q models that can read all decisions, and their sum, by names that differ."""
     found: list[Contender] = []
     unread: list[HistoryTooLongError] = []
@@ -185,6 +196,7 @@ def _contenders(config: ChooseConfig, held_back: HeldBack, sum_folder: Path) -> 
             found.append(Contender.of(q_model, held_back, config))
         except HistoryTooLongError as error:  # others may read more
             unread.append(error)
+            console.print(f"{q_model} is left out: {error}", markup=False, soft_wrap=True)
     if not found:
         raise unread[0]
     summed = [one for one in found if one.manifest.kind in MEMBERS and one.spread > 0]

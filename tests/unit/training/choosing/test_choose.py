@@ -118,6 +118,32 @@ def test_one_that_cannot_read_the_decisions_is_left_out(learned: Path, untrained
         chosen(tmp_path, untrained, groups=(long,), output=tmp_path / "none")
 
 
+def test_a_licence_by_whole_episodes_stays_if_these_decisions_show_a_gain_too(learned: Path, tmp_path: Path) -> None:
+    before = read_manifest(learned)
+    assert before is not None
+    assert before.licence is not None
+    assert before.licence.granted
+    few = groups_in(tmp_path / "few", range(90, 93))
+    kept = chosen(tmp_path, learned, groups=(few,)).licence
+    assert kept is not None
+    assert kept.granted
+    assert kept.reason.startswith(f"as before, {before.licence.reason}; here its choice is not shown")
+
+    harmed = chosen(tmp_path, learned, groups=(groups_asking(tmp_path / "wrong", PAIRS[0]),), output=tmp_path / "b")
+    assert harmed.licence is not None
+    assert not harmed.licence.granted
+
+
+def groups_asking(folder: Path, pair: Sequence[str]) -> Path:
+    """Decisions in which the asked color ends badly, and the agent draws the other one mostly."""
+    with open_run(folder, Architecture()) as run, JsonlWriter(run.rows) as rows:
+        for number in range(40):
+            asked = pair[number % 2]
+            said = [candidate(f"Action: {one}", (float(one != asked), 1), count=1 + 3 * (one != asked)) for one in pair]
+            rows.write(groups_row((said, 0), task_id=f"w{number}", first_observation=f"Say {asked}."))
+    return run.path
+
+
 def test_what_judges_nothing_is_refused(tmp_path: Path) -> None:
     features = save_features(tmp_path / "features")
     with pytest.raises(ValidationError, match="name one of them"):
