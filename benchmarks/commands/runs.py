@@ -55,8 +55,7 @@ def run_soak(config: "Soak") -> bool:
 
 def run_episodes(config: "EpisodesBench") -> None:
     """Measure the storing of steps."""
-    from benchmarks.episodes.episodes import episodes_bench, stores_of
-    from benchmarks.episodes.report import print_episodes
+    from benchmarks.episodes.episodes import episodes_bench, print_episodes, stores_of
 
     with _steps(len(stores_of(config))) as advance:
         run = episodes_bench(config, advance=advance)
@@ -65,8 +64,7 @@ def run_episodes(config: "EpisodesBench") -> None:
 
 def run_fairness(config: "FairnessBench") -> None:
     """Measure fairness between keys."""
-    from benchmarks.fairness.fairness import fairness_bench, measurements
-    from benchmarks.fairness.report import print_fairness
+    from benchmarks.fairness.fairness import fairness_bench, measurements, print_fairness
 
     with _steps(len(measurements(config))) as advance:
         run = fairness_bench(config, advance=advance)
@@ -75,8 +73,7 @@ def run_fairness(config: "FairnessBench") -> None:
 
 def run_read_ahead(config: "ReadAheadBench") -> None:
     """Measure reading ahead."""
-    from benchmarks.read_ahead.read_ahead import read_ahead_bench
-    from benchmarks.read_ahead.report import print_read_ahead
+    from benchmarks.read_ahead.read_ahead import print_read_ahead, read_ahead_bench
 
     with _steps(config.repeats + 1) as advance:
         run = read_ahead_bench(config, advance=advance)
@@ -115,8 +112,7 @@ def run_hybrids(config: "HybridsBench") -> None:
 
 def run_rollouts(config: "RolloutsBench") -> None:
     """Measure episodes of a hosted policy."""
-    from benchmarks.rollouts.report import print_rollouts
-    from benchmarks.rollouts.rollouts import rollouts_bench
+    from benchmarks.rollouts.rollouts import print_rollouts, rollouts_bench
 
     with _steps(len(config.parallel)) as advance:
         run = rollouts_bench(config, advance=advance)

@@ -19,10 +19,12 @@ from tempfile import TemporaryDirectory
 from typing import Annotated, Final, Literal, cast
 
 from pydantic import BaseModel, ConfigDict, Field
+from rich.console import Console
 
 from benchmarks.measurement.measure import describe_machine
 from benchmarks.measurement.options import BenchOptions, OutputFile, Words
-from benchmarks.measurement.records import Machine
+from benchmarks.measurement.records import BenchRun
+from benchmarks.measurement.tables import print_table
 from qguide.qnet.errors import ConfigError
 from qguide.qnet.types import History, Message
 from qguide.server.episodes.recorder import EpisodeRecorder
@@ -85,15 +87,9 @@ class StepCostRow(BaseModel):
     redis_bytes: int | None
 
 
-class EpisodesRun(BaseModel):
+class EpisodesRun(BenchRun):
     """An episodes benchmark, complete or interrupted."""
 
-    model_config = ConfigDict(frozen=True)
-
-    format_version: int = 1
-    complete: bool
-    command: str
-    machine: Machine
     candidates: int
     candidate_bytes: int
     rows: tuple[StepCostRow, ...] = ()
@@ -250,3 +246,17 @@ async def _moved_bytes(link: RedisLink | None) -> int:
         return 0
     stats = await link.client.info("stats")
     return cast(int, stats["total_net_input_bytes"] + stats["total_net_output_bytes"])
+
+
+def print_episodes(run: EpisodesRun, console: Console) -> None:
+    """Print the cost of each step, and whether the goal is kept."""
+    title = f"a step of {run.candidates} candidates of {run.candidate_bytes:,} bytes"
+    rows = []
+    for row in run.rows:
+        redis = "" if row.redis_bytes is None else f"{row.redis_bytes / 1e3:,.1f}"
+        times, held = f"{row.cpu_ms:.2f}", f"{row.held_bytes / 1e3:,.1f}"
+        rows.append((row.store, str(row.step), times, held, redis, f"{run.growth(row):.2f}"))
+    names = ("store", "step", "CPU, ms", "held, KB", "Redis, KB", "bytes / first")
+    print_table(console, title, names, rows)
+    kept = "kept" if all(run.growth(row) <= GOAL for row in run.rows) else "missed"
+    console.print(f"bytes of a late step at most {GOAL:g} × the earliest: {kept}", highlight=False)

@@ -21,12 +21,14 @@ from typing import Annotated, Final, Literal, get_args
 
 import httpx
 from pydantic import Field
+from rich.console import Console
 
 from benchmarks.fairness.crowd import DRIPPING, Scene
 from benchmarks.measurement.measure import describe_machine
 from benchmarks.measurement.options import BenchOptions, OutputFile, Words
 from benchmarks.measurement.processes import child, free_port, wait_until_ready
 from benchmarks.measurement.records import FairnessRow, FairnessRun
+from benchmarks.measurement.tables import print_table
 from benchmarks.serve.agents import Agent
 from benchmarks.serve.load import percentiles
 from qguide.server.http.keys import create_key
@@ -199,3 +201,33 @@ def _server(config: FairnessBench, folder: Path, dripping: int) -> Iterator[tupl
         with httpx.Client(base_url=url) as http:
             wait_until_ready(process, http, "/readyz")
         yield url, process
+
+
+def print_fairness(run: FairnessRun, console: Console) -> None:
+    """Print the latencies of every scene and their ratio to those of the key alone."""
+    title = (
+        f"latency of one key, in ms; goals: p95 at most {GOAL:g} × alone, and from faults on "
+        f"{CHEAP_GOAL:g} ×, with /healthz within {HEALTH_GOAL_MS:g} ms"
+    )
+    names = ("endpoint", "scene", "p50", "p95", "p99", "p95 / alone", "slowest health", "errors")
+    print_table(console, title, names, [_cells(row, ratios_of(run)) for row in run.rows], left=2)
+
+
+def ratios_of(run: FairnessRun) -> dict[tuple[str, str], float]:
+    """By endpoint and scene, the 95th percentile divided by that of the key alone."""
+    p95 = {(row.endpoint, row.scene): row.latency_ms.p95 for row in run.rows if row.latency_ms}
+    return {
+        (endpoint, scene): value / p95[endpoint, ALONE]
+        for (endpoint, scene), value in p95.items()
+        if (endpoint, ALONE) in p95
+    }
+
+
+def _cells(row: FairnessRow, ratios: dict[tuple[str, str], float]) -> list[str]:
+    times, place = row.latency_ms, (row.endpoint, row.scene)
+    shown = (times.p50, times.p95, times.p99) if times else ()
+    ratio = f"{ratios[place]:.1f}" if place in ratios else ""
+    errors = ", ".join(f"{number} × {status}" for status, number in row.errors.items())
+    health = "" if row.slowest_health_ms is None else f"{row.slowest_health_ms:.0f}"
+    latencies = [*(f"{ms:.0f}" for ms in shown), *[""] * (3 - len(shown))]
+    return [*place, *latencies, ratio, health, errors]

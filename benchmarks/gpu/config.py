@@ -5,7 +5,7 @@ from typing import Any, Literal
 from pydantic import BaseModel, ConfigDict, Field
 
 from benchmarks.measurement.options import BenchOptions, Device, OutputFile
-from benchmarks.measurement.records import Machine
+from benchmarks.measurement.records import BenchRun
 
 Status = Literal["passed", "failed", "out of time", "skipped"]
 
@@ -49,7 +49,7 @@ class PartRow(BaseModel):
     reason: str = ""
 
 
-class GpuRun(BaseModel):
+class GpuRun(BenchRun):
     """A check of one machine.
 
     Attributes:
@@ -58,13 +58,7 @@ class GpuRun(BaseModel):
         device_memory: bytes of the GPU; 0 on a CPU.
     """
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-    format_version: int = 1
-    complete: bool
-    command: str
     small: bool
-    machine: Machine
     packages: dict[str, str | None]
     cuda: str | None
     device_memory: int

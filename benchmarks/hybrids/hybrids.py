@@ -14,16 +14,15 @@ from typing import Annotated, Any, Final
 
 import torch
 from pydantic import BaseModel, ConfigDict, Field
-from rich.box import SIMPLE
 from rich.console import Console
-from rich.table import Table
 from transformers import AutoConfig
 from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 
 from benchmarks.measurement.measure import describe_machine
 from benchmarks.measurement.options import BenchOptions, OutputFile, Words
-from benchmarks.measurement.records import Machine
+from benchmarks.measurement.records import BenchRun
 from benchmarks.measurement.shapes import SHAPES, Shape, build_qnet, spell
+from benchmarks.measurement.tables import print_table
 from qguide.qnet.errors import ConfigError
 from qguide.qnet.models.checkpoint import LoadedQNet
 from qguide.qnet.scoring.full_sequences import FullSequenceScorer
@@ -112,18 +111,14 @@ class TrunkRow(BaseModel):
     tree_s: tuple[float, ...] = ()
 
 
-class HybridsRun(BaseModel):
+class HybridsRun(BenchRun):
     """A benchmark of hybrids; the attention trunk's row comes first.
 
     Attributes:
         tree_tokens: distinct tokens of the tree.
     """
 
-    model_config = ConfigDict(frozen=True)
-
-    format_version: int = 1
-    command: str
-    machine: Machine
+    complete: bool = True
     tree_tokens: int
     rows: tuple[TrunkRow, ...]
 
@@ -277,12 +272,8 @@ def _tokens(random: Random, number: int) -> list[int]:
 def print_hybrids(run: HybridsRun, console: Console) -> None:
     """Print the medians, and whether the goal is kept."""
     title = f"CPU ms of a warm step, and of training on a tree of {run.tree_tokens:,} tokens"
-    table = Table(title=title, box=SIMPLE)
-    table.add_column("", no_wrap=True)
-    for name in ("million", "warm step", "×", "tree", "×"):
-        table.add_column(name, justify="right")
-    for row in run.rows:
-        table.add_row(
+    rows = (
+        (
             row.name,
             f"{row.parameters / 1e6:.0f}",
             f"{median(row.warm_s) * 1e3:,.0f}",
@@ -290,7 +281,9 @@ def print_hybrids(run: HybridsRun, console: Console) -> None:
             f"{median(row.tree_s) * 1e3:,.0f}",
             f"{run.tree_ratio(row):.2f}",
         )
-    console.print(table)
+        for row in run.rows
+    )
+    print_table(console, title, ("", "million", "warm step", "×", "tree", "×"), rows)
     missed = [row.name for row in run.rows if run.warm_ratio(row) > GOAL]
     found = f"missed by {', '.join(missed)}" if missed else "kept"
     console.print(f"goal for a warm step, {GOAL:g} × attention's: {found}", highlight=False)

@@ -6,7 +6,7 @@ from typing import Self
 
 from pydantic import BaseModel, ConfigDict
 
-from benchmarks.measurement.records import Machine
+from benchmarks.measurement.records import BenchRun, Machine
 
 
 class _Row(BaseModel):
@@ -64,12 +64,9 @@ class CurveRow(_Row):
         return next((change.episode for change in self.phases if change.phase == phase), None)
 
 
-class CurveRun(_Row):
+class CurveRun(BenchRun):
     """All rows of a measurement."""
 
-    complete: bool
-    command: str
-    machine: Machine
     rows: tuple[CurveRow, ...] = ()
 
 

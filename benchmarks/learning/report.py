@@ -6,11 +6,10 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any, Final
 
-from rich.box import SIMPLE
 from rich.console import Console
-from rich.table import Table
 
-from benchmarks.learning.records import CurveRow, CurveRun, LatencyRun
+from benchmarks.learning.records import CurveRow, CurveRun, LatencyRow, LatencyRun
+from benchmarks.measurement.tables import print_table
 
 BLOCK: Final = 25
 """Episodes of one point of the curves."""
@@ -34,12 +33,7 @@ _COLOURS: Final = ("#2563eb", "#737373")
 def print_curve(run: CurveRun, console: Console) -> None:
     """Print a row for each seed."""
     for (environment, agent), rows in by_agent(run.rows):
-        table = Table(title=f"{environment}, {agent}", box=SIMPLE)
-        for name in _COLUMNS:
-            table.add_column(name, justify="right")
-        for cells in cells_of(rows):
-            table.add_row(*cells)
-        console.print(table)
+        print_table(console, f"{environment}, {agent}", _COLUMNS, cells_of(rows), left=0)
 
 
 def by_agent(rows: Sequence[CurveRow]) -> Iterator[tuple[tuple[str, str], list[CurveRow]]]:
@@ -75,19 +69,19 @@ def cells_of(rows: Sequence[CurveRow]) -> Iterator[tuple[str, ...]]:
 
 def print_latency(run: LatencyRun, console: Console) -> None:
     """Print the latency of replies by part."""
-    table = Table(title=f"{run.environment}, ms of a reply: learning, plain", box=SIMPLE)
-    for name in ("part", "replies", "p50", "p95", "ratio of p95"):
-        table.add_column(name, justify="right")
-    for row in run.rows:
-        on, off = row.learning, row.plain
-        table.add_row(
-            row.part,
-            f"{on.replies}, {off.replies}",
-            f"{on.p50_ms:.1f}, {off.p50_ms:.1f}",
-            f"{on.p95_ms:.1f}, {off.p95_ms:.1f}",
-            f"{row.p95_ratio:.2f}",
-        )
-    console.print(table)
+    title = f"{run.environment}, ms of a reply: learning, plain"
+    print_table(console, title, ("part", "replies", "p50", "p95", "ratio of p95"), map(_latencies, run.rows))
+
+
+def _latencies(row: LatencyRow) -> tuple[str, ...]:
+    on, off = row.learning, row.plain
+    return (
+        row.part,
+        f"{on.replies}, {off.replies}",
+        f"{on.p50_ms:.1f}, {off.p50_ms:.1f}",
+        f"{on.p95_ms:.1f}, {off.p95_ms:.1f}",
+        f"{row.p95_ratio:.2f}",
+    )
 
 
 def markdown(run: CurveRun) -> str:

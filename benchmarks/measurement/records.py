@@ -155,7 +155,16 @@ class Machine(_Row):
     torch_cpu_capability: str
 
 
-class Run(_Row):
+class BenchRun(_Row):
+    """A benchmark, complete or interrupted."""
+
+    format_version: int = 1
+    complete: bool
+    command: str
+    machine: Machine
+
+
+class Run(BenchRun):
     """A scoring benchmark, complete or interrupted.
 
     Attributes:
@@ -163,10 +172,6 @@ class Run(_Row):
         observation_tokens: tokens of the new observation of each step.
     """
 
-    format_version: int = 1
-    complete: bool
-    command: str
-    machine: Machine
     dtype: str
     seed: int
     repetitions: int
@@ -289,7 +294,7 @@ class LoadRow(_Row):
         return self.latency_ms.p50 - self.client_ms
 
 
-class ServeRun(_Row):
+class ServeRun(BenchRun):
     """A load test, complete or interrupted.
 
     Attributes:
@@ -297,10 +302,6 @@ class ServeRun(_Row):
         warm_up_s: seconds before the measurement of each load.
     """
 
-    format_version: int = 1
-    complete: bool
-    command: str
-    machine: Machine
     seed: int
     candidates: int
     warm_up_s: float
@@ -323,17 +324,13 @@ class FairnessRow(_Row):
     slowest_health_ms: float | None = None
 
 
-class FairnessRun(_Row):
+class FairnessRun(BenchRun):
     """A fairness benchmark, complete or interrupted.
 
     Attributes:
         clients: number of clients of the other key.
     """
 
-    format_version: int = 1
-    complete: bool
-    command: str
-    machine: Machine
     clients: int
     rows: tuple[FairnessRow, ...] = ()
 
@@ -351,7 +348,7 @@ class RolloutsRow(_Row):
     seconds: float
 
 
-class RolloutsRun(_Row):
+class RolloutsRun(BenchRun):
     """A rollout benchmark, complete or interrupted.
 
     Attributes:
@@ -359,10 +356,6 @@ class RolloutsRun(_Row):
         delay_s: time that the upstream takes for every answer.
     """
 
-    format_version: int = 1
-    complete: bool
-    command: str
-    machine: Machine
     episodes: int
     steps: int
     delay_s: float

@@ -18,12 +18,14 @@ from typing import Annotated, Any, Final
 import httpx
 import torch
 from pydantic import BaseModel, ConfigDict, Field
+from rich.console import Console
 
 from benchmarks.measurement.measure import describe_machine
 from benchmarks.measurement.options import BenchOptions, OutputFile, choice_of
 from benchmarks.measurement.processes import child, free_port, wait_until_ready
-from benchmarks.measurement.records import Machine
+from benchmarks.measurement.records import BenchRun
 from benchmarks.measurement.shapes import SHAPES, build_qnet, spell
+from benchmarks.measurement.tables import print_table
 from benchmarks.score.exported_model import ExportedModel
 from qguide.qnet.errors import ConfigError
 
@@ -81,19 +83,13 @@ class ReadAheadStep(BaseModel):
     cold_total_ms: float
 
 
-class ReadAheadRun(BaseModel):
+class ReadAheadRun(BenchRun):
     """A read-ahead benchmark, complete or interrupted.
 
     Attributes:
         differences: largest |Q - Q'| of the two servers in each step.
     """
 
-    model_config = ConfigDict(frozen=True)
-
-    format_version: int = 1
-    complete: bool
-    command: str
-    machine: Machine
     shape: str
     history_tokens: int
     candidates: int
@@ -228,3 +224,22 @@ def _replies(config: ReadAheadBench, rng: Random) -> list[str]:
 def _numbers(config: ReadAheadBench, rng: Random, count: int) -> str:
     """A text of random tokens."""
     return spell(rng.choices(range(1, SHAPES[config.shape].vocabulary), k=count))
+
+
+def print_read_ahead(run: ReadAheadRun, console: Console) -> None:
+    """Print the medians of both servers, and whether the goal is kept."""
+    title = (
+        f"{run.history_tokens:,} new tokens, {run.candidates} candidates of "
+        f"{run.candidate_tokens}, an upstream of {run.delay_s * 1e3:g} ms; medians in ms"
+    )
+    rows = [("candidates alone", f"{run.median('own_ms'):,.1f}", "")]
+    for label, name in (("read ahead", "ahead"), ("not read ahead", "cold")):
+        ms, total_ms = run.median(f"{name}_ms"), run.median(f"{name}_total_ms")
+        rows.append((label, f"{ms:,.1f}", f"{total_ms:,.1f}"))
+    print_table(console, title, ("", "scoring", "whole step"), rows)
+    kept = "kept" if run.ratio <= GOAL else "missed"
+    console.print(
+        f"a history that was read ahead adds {run.ratio:.2f} × the candidates' own time, goal "
+        f"{GOAL:g}: {kept}; Q differs by {max(run.differences):.1g} at most",
+        highlight=False,
+    )

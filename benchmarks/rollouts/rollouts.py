@@ -21,6 +21,7 @@ from benchmarks.measurement.measure import describe_machine
 from benchmarks.measurement.options import BenchOptions, Counts, OutputFile
 from benchmarks.measurement.processes import child, free_port, wait_until_ready
 from benchmarks.measurement.records import RolloutsRow, RolloutsRun
+from benchmarks.measurement.tables import print_table
 from qguide.qnet.errors import EnvironmentFailureError
 from qguide.training.environments.corridor import CorridorConfig
 from qguide.training.jobs.collect import CollectConfig, run_collect
@@ -120,3 +121,21 @@ def _upstream(delay_s: float, folder: Path) -> Iterator[str]:
         with httpx.Client(base_url=url) as http:
             wait_until_ready(process, http, "/health")
         yield url
+
+
+def print_rollouts(run: RolloutsRun, console: Console) -> None:
+    """Print the time of each number of episodes at once, and how much faster it is."""
+    title = (
+        f"{run.episodes} episodes of {run.steps} steps, {run.delay_s:g} s per answer; goal: {GOAL:g} × with 64 at once"
+    )
+    rows = (
+        (
+            str(row.parallel),
+            str(row.requests),
+            f"{row.seconds:.1f}",
+            f"{row.requests / row.seconds:.1f}",
+            f"{run.rows[0].seconds / row.seconds:.1f}",
+        )
+        for row in run.rows
+    )
+    print_table(console, title, ("at once", "requests", "seconds", "requests/s", "speed-up"), rows, left=0)

@@ -20,13 +20,12 @@ from typing import Annotated, Final, Literal
 
 import psutil
 from pydantic import BaseModel, ConfigDict, Field
-from rich.box import SIMPLE
 from rich.console import Console
-from rich.table import Table
 
 from benchmarks.measurement.measure import describe_machine
 from benchmarks.measurement.options import BenchOptions, OutputFile, Words
-from benchmarks.measurement.records import Machine
+from benchmarks.measurement.records import BenchRun
+from benchmarks.measurement.tables import print_table
 from qguide.qnet.errors import ConfigError
 
 GOAL_MIB: Final = 500
@@ -93,15 +92,9 @@ class JobRow(BaseModel):
         return 1000 * self.cpu_s / self.rows
 
 
-class RowsRun(BaseModel):
+class RowsRun(BenchRun):
     """A rows benchmark, complete or interrupted."""
 
-    model_config = ConfigDict(frozen=True)
-
-    format_version: int = 1
-    complete: bool
-    command: str
-    machine: Machine
     jobs: tuple[JobRow, ...] = ()
 
 
@@ -270,14 +263,13 @@ def messages_lines(config: RowsBench, rows: int) -> Iterator[str]:
 
 def print_rows(run: RowsRun, console: Console) -> None:
     """Print the cost of each job, and whether the goal is kept."""
-    table = Table(box=SIMPLE)
-    for name in ("job", "rows", "MiB", "rows/s", "CPU s per 1,000 rows", "peak MiB", "Ray: CPU s", "a worker: MiB"):
-        table.add_column(name, justify="left" if name == "job" else "right")
+    rows = []
     for row in run.jobs:
         of_job = (f"{row.mib:,.0f}", f"{row.rows / row.wall_s:,.0f}", f"{row.cpu_s_per_1000:.2f}")
         of_ray = (f"{row.ray_cpu_s:,.0f}", f"{row.worker_mib:,.0f}") if row.ray_cpu_s else ("", "")
-        table.add_row(row.job, f"{row.rows:,}", *of_job, f"{row.peak_mib:,.0f}", *of_ray)
-    console.print(table)
+        rows.append((row.job, f"{row.rows:,}", *of_job, f"{row.peak_mib:,.0f}", *of_ray))
+    names = ("job", "rows", "MiB", "rows/s", "CPU s per 1,000 rows", "peak MiB", "Ray: CPU s", "a worker: MiB")
+    print_table(console, None, names, rows)
     most = max(max(row.peak_mib, row.worker_mib) for row in run.jobs)
     kept = "kept" if most <= GOAL_MIB else "missed"
     console.print(f"the most is {most:,.0f} MiB, goal {GOAL_MIB}: {kept}", highlight=False)

@@ -3,10 +3,9 @@
 from pathlib import Path
 from typing import Final
 
-from rich.box import SIMPLE
 from rich.console import Console
-from rich.table import Table
 
+from benchmarks.measurement.tables import print_table
 from benchmarks.scale.config import SCENARIOS, ScaleRow, ScaleRun
 
 _COLOURS: Final = ("#2563eb", "#b91c1c", "#d97706", "#0d9488", "#6b7280")
@@ -26,13 +25,7 @@ def print_scale(run: ScaleRun, console: Console) -> None:
         highlight=False,
     )
     title = "paid: replica hours; fullest: work of the busiest replica / mean; read: not cached"
-    table = Table(title=title, box=SIMPLE)
-    table.add_column("", no_wrap=True)
-    for name in _COLUMNS:
-        table.add_column(name, justify="right")
-    for row in run.rows:
-        table.add_row(*_cells(row))
-    console.print(table)
+    print_table(console, title, ("", *_COLUMNS), map(_cells, run.rows))
     for scenario, meaning in SCENARIOS.items():
         console.print(f"{scenario}: {meaning}", highlight=False)
     console.print("Assumed:", highlight=False)

@@ -3,11 +3,10 @@
 from collections.abc import Iterator
 from pathlib import Path
 
-from rich.box import SIMPLE
 from rich.console import Console
-from rich.table import Table
 
 from benchmarks.measurement.records import LoadRow, ServeRun
+from benchmarks.measurement.tables import print_table
 
 OWN_GOAL_MS = 1.0
 """Goal for the median latency over an idle server's with one client and the fakes."""
@@ -27,13 +26,7 @@ def print_serve(run: ServeRun, console: Console) -> None:
         f"requests with M = {run.candidates}, in ms; own: latency minus drawing and scoring, "
         "idle: a round trip to an idle server, CPU: the server's per request"
     )
-    table = Table(title=title, box=SIMPLE)
-    table.add_column("", no_wrap=True)
-    for name in _COLUMNS:
-        table.add_column(name, justify="right")
-    for row in run.rows:
-        table.add_row(*_cells(row))
-    console.print(table)
+    print_table(console, title, ("", *_COLUMNS), map(_cells, run.rows))
     for row in run.rows:
         for found in _goals(row):
             console.print(f"{row.models} {row.endpoint}: {found}", highlight=False)

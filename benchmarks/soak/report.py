@@ -3,18 +3,15 @@
 from pathlib import Path
 
 from rich.console import Console
-from rich.table import Table
 
 from benchmarks.measurement.records import SoakRun
+from benchmarks.measurement.tables import print_table
 
 _MIB = 1024**2
 
 
 def print_soak(run: SoakRun, console: Console) -> None:
     """Print the figures of a run."""
-    table = Table(title=f"{run.sessions} sessions, {run.seconds:,.0f} s, {run.dtype}")
-    table.add_column("")
-    table.add_column("", justify="right")
     tokens = run.computed_tokens + run.cached_tokens
     rows = {
         "steps": f"{run.requests:,} ({run.requests / run.seconds:,.1f}/s)",
@@ -26,9 +23,7 @@ def print_soak(run: SoakRun, console: Console) -> None:
         "max |ΔQ|": f"{run.max_q_difference:.1g}",
         "memory, last quarter − second": _growth(run),
     }
-    for name, value in rows.items():
-        table.add_row(name, value)
-    console.print(table)
+    print_table(console, f"{run.sessions} sessions, {run.seconds:,.0f} s, {run.dtype}", ("", ""), rows.items())
 
 
 def plot_soak(run: SoakRun, path: Path) -> None:

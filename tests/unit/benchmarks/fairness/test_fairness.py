@@ -8,8 +8,7 @@ from typing import get_args
 import pytest
 
 from benchmarks.fairness.crowd import QUESTIONS, Scene
-from benchmarks.fairness.fairness import ALONE, Endpoint, FairnessBench, fairness_bench
-from benchmarks.fairness.report import ratios_of
+from benchmarks.fairness.fairness import ALONE, Endpoint, FairnessBench, fairness_bench, ratios_of
 from benchmarks.measurement.measure import describe_machine
 from benchmarks.measurement.records import FairnessRow, FairnessRun, Percentiles
 from qguide.qnet.errors import ConfigError

@@ -6,8 +6,7 @@ from pathlib import Path
 from rich.console import Console
 
 from benchmarks.measurement.records import RolloutsRun
-from benchmarks.rollouts.report import print_rollouts
-from benchmarks.rollouts.rollouts import RolloutsBench, rollouts_bench
+from benchmarks.rollouts.rollouts import RolloutsBench, print_rollouts, rollouts_bench
 
 
 def test_every_row_plays_the_same_episodes(tmp_path: Path) -> None:
