@@ -8,6 +8,7 @@ import ast
 import sys
 from collections import Counter
 from collections.abc import Iterator, Mapping, Set
+from functools import cache
 from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 
@@ -51,9 +52,15 @@ SERVERS = {
 INPUT_OUTPUT = {"pathlib", "os", "io", "json", "shutil", "subprocess", "httpx", "rich", "tomllib"}
 
 
+@cache
+def _imports(source: str) -> tuple[ast.Import | ast.ImportFrom, ...]:
+    """Import statements of a module, which several tests read."""
+    return tuple(node for node in ast.walk(ast.parse(source)) if isinstance(node, ast.Import | ast.ImportFrom))
+
+
 def imports_of(source: str) -> Iterator[str]:
     """Dotted names of everything that a module imports, wherever in it."""
-    for node in ast.walk(ast.parse(source)):
+    for node in _imports(source):
         match node:
             case ast.Import(names=names):
                 yield from (alias.name for alias in names)
@@ -109,6 +116,7 @@ def test_the_guard_sees_a_wrong_arrow(package: str, source: str) -> None:
     assert forbidden_imports(package, source)
 
 
+@cache
 def folder_graph() -> dict[str, set[str]]:
     """Folders whose modules import from another folder, as dotted names."""
     modules = {_dotted(path): path for package in MAY_IMPORT for path in _modules(package)}
@@ -150,7 +158,7 @@ def _folder(name: str, path: Path) -> str:
 
 def _targets(source: str) -> Iterator[str]:
     """Dotted names of what a module imports, the imported name included: it may be a module."""
-    for node in ast.walk(ast.parse(source)):
+    for node in _imports(source):
         match node:
             case ast.Import(names=names):
                 yield from (alias.name for alias in names)
