@@ -40,7 +40,7 @@ class Page:
         self.model = f"http://127.0.0.1:{free_port()}"
         # What judges a model after it was trained stands beside the way.
         shell = [block.text for block in blocks_of(PAGE) if block.language == "sh"]
-        self._texts = [text for text in shell if "pipeline_judged" not in text]
+        self._texts = [text for text in shell if "judged" not in text]
 
     def take(self, expected: str) -> str:
         """The next block, which has this in it, with the shorter runs and the other ports."""
