@@ -120,9 +120,9 @@ def random_walk(rng: random.Random) -> Choose:
 
 def expert_walk() -> Choose:
     """Play as the expert does."""
-    from qguide.training.environments.alfworld.expert.expert import Expert
+    from qguide.training.environments.alfworld.expert.expert import AlfWorldExpert
 
-    expert = Expert()
+    expert = AlfWorldExpert()
     return lambda observation, _: parse_action(expert.reply(observation))
 
 

@@ -97,7 +97,7 @@ class Mean:
 
 
 @dataclass(slots=True)
-class Block:
+class EpisodeBlock:
     """Some episodes one after the other."""
 
     guided: Mean = field(default_factory=Mean)
@@ -114,13 +114,13 @@ class Curve:
     """
 
     size: int = _BLOCK
-    blocks: list[Block] = field(default_factory=list)
+    blocks: list[EpisodeBlock] = field(default_factory=list)
     changes: list[tuple[int, PhaseLine]] = field(default_factory=list)
 
     def add(self, number: int, line: EpisodeLine) -> None:
         """Count an episode that learning played."""
         while len(self.blocks) <= number // self.size:
-            self.blocks.append(Block())
+            self.blocks.append(EpisodeBlock())
         if line.arm is not None:
             block = self.blocks[number // self.size]
             (block.guided if line.arm.guided else block.unguided).add(Mean(1, line.outcome))

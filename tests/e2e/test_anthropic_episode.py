@@ -22,7 +22,7 @@ from qguide.server.settings.remote_models import Upstream
 from qguide.server.settings.settings import EMBEDDED, SCRIPTED, Settings
 from qguide.training.data.runs import read_rows
 from qguide.training.environments.alfworld.engines.python import PythonEnvironment
-from qguide.training.environments.alfworld.expert.expert import Expert
+from qguide.training.environments.alfworld.expert.expert import AlfWorldExpert
 from qguide.training.environments.alfworld.game.generator import generate_game
 from qguide.training.trajectory import parse_action
 from tests.support.alfworld_upstream import AlfWorldUpstream
@@ -68,7 +68,7 @@ class Game:
 
 def solution(seed: int) -> list[str]:
     """The expert's actions."""
-    game, expert = Game(seed), Expert()
+    game, expert = Game(seed), AlfWorldExpert()
     while game.goes_on:
         game.act(parse_action(expert.reply(game.observation)))
     assert game.reward == 1.0

@@ -27,7 +27,7 @@ from qguide.training.choosing.attempts import RecordedAttempt, family_of, read_a
 from qguide.training.choosing.choosers import rule_scores
 from qguide.training.choosing.features import Cut, ReadAttempt, candidates_of
 from qguide.training.choosing.figures import figures, task_means
-from qguide.training.choosing.folds import Design, Earned, measure
+from qguide.training.choosing.folds import Earned, FoldDesign, measure
 from qguide.training.choosing.small_q import Training
 from qguide.training.choosing.table import Table, table_of
 from qguide.training.data.runs import open_run, rows_at_once
@@ -41,7 +41,7 @@ CHOICES: Final = "choices.jsonl"
 _SHOWN_RULE: Final = "valid then majority"
 
 
-class ChooseRecordedConfig(ReadingModels, Design):
+class ChooseRecordedConfig(ReadingModels, FoldDesign):
     """Configuration of `qguide choose-recorded`, with its design and the options of reading.
 
     Attributes:

@@ -27,7 +27,15 @@ from qguide.qnet.scoring.rules import ERROR
 from qguide.qnet.types import Message
 from qguide.training.choosing.attempts import AttemptTurn, RecordedAttempt
 from qguide.training.choosing.calls import Call, calls_of
-from qguide.training.choosing.schemas import COUNTED, FLAWS, AskedQuestion, Fit, Function, fit_of, functions_of
+from qguide.training.choosing.schemas import (
+    COUNTED,
+    FLAWS,
+    AskedQuestion,
+    CallFit,
+    DescribedFunction,
+    fit_of,
+    functions_of,
+)
 
 _NUMBER: Final = re.compile(r"-?\d+(?:\.\d+)?")
 _SIGNS: Final = ("`", "{", "(", "<", "=", "\n", ".", ",", '"', "#", "?", "|", "[", "'", ";", "\\")
@@ -54,7 +62,7 @@ class ReadAttempt:
     turns: tuple[AttemptTurn, ...]
     observed: bool
     asked: AskedQuestion
-    functions: tuple[Function, ...]
+    functions: tuple[DescribedFunction, ...]
     answer: re.Pattern[str] | None = None
 
     @property
@@ -74,7 +82,7 @@ class ReadAttempt:
         return calls_of(self.action) if self.functions else ()
 
     @cached_property
-    def fit(self) -> Fit:
+    def fit(self) -> CallFit:
         """The fit of its calls."""
         return fit_of(self.calls, self.functions, self.asked)
 

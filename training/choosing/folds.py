@@ -42,7 +42,7 @@ _PARTS: Final = 5
 _MEMBERS: Final = 5
 
 
-class Design(JobOptions):
+class FoldDesign(JobOptions):
     """Design of a measurement.
 
     Attributes:
@@ -124,7 +124,7 @@ class Earned:
             self.kept[name][seed or 0].append(stopped(table, groups, scores))
 
 
-def measure(table: Table, design: Design, options: Training) -> Earned:
+def measure(table: Table, design: FoldDesign, options: Training) -> Earned:
     """Rewards of all choosers, fold by fold."""
     found = Earned()
     for groups, fold, learned in assessed_groups(table, design):
@@ -134,7 +134,7 @@ def measure(table: Table, design: Design, options: Training) -> Earned:
     return found
 
 
-def assessed_groups(table: Table, design: Design) -> Iterator[tuple[Ints, NDArray[np.bool_], NDArray[np.bool_]]]:
+def assessed_groups(table: Table, design: FoldDesign) -> Iterator[tuple[Ints, NDArray[np.bool_], NDArray[np.bool_]]]:
     """The groups of each fold that has some, the candidates of its tasks, and those to learn from."""
     units = table.sections if design.by_section else table.tasks
     judges, teaches = (_within(table, names) for names in (design.judged_in, design.learned_in))
@@ -147,7 +147,13 @@ def assessed_groups(table: Table, design: Design) -> Iterator[tuple[Ints, NDArra
 
 
 def _add_training(
-    found: Earned, table: Table, groups: Ints, learned: NDArray[np.bool_], design: Design, options: Training, seed: int
+    found: Earned,
+    table: Table,
+    groups: Ints,
+    learned: NDArray[np.bool_],
+    design: FoldDesign,
+    options: Training,
+    seed: int,
 ) -> None:
     """Train Q models on candidates and assess them on groups.
 
@@ -194,7 +200,7 @@ def _add_training(
 
 
 def _fit_and_held(
-    table: Table, fitting: NDArray[np.bool_], aside: NDArray[np.bool_], design: Design, rng: np.random.Generator
+    table: Table, fitting: NDArray[np.bool_], aside: NDArray[np.bool_], design: FoldDesign, rng: np.random.Generator
 ) -> tuple[Ints, Ints]:
     """Groups to fit a Q model to, and groups of other tasks that end its training."""
     fit, held = (

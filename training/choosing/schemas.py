@@ -44,7 +44,7 @@ _NUMBER_WORDS: Final = {
 
 
 @dataclass(frozen=True, slots=True)
-class Function:
+class DescribedFunction:
     """One function that may be called.
 
     Attributes:
@@ -58,7 +58,7 @@ class Function:
 
 
 @dataclass(slots=True)
-class Fit:
+class CallFit:
     """The fit of calls to the functions and the question.
 
     Attributes:
@@ -92,7 +92,7 @@ COUNTED: Final = (
 )
 
 
-def functions_of(opening: History) -> tuple[Function, ...]:
+def functions_of(opening: History) -> tuple[DescribedFunction, ...]:
     """The functions that the first message tells; none where it tells none."""
     if not opening or not opening[0].content.startswith(_TOLD):
         return ()
@@ -104,12 +104,12 @@ def functions_of(opening: History) -> tuple[Function, ...]:
     return tuple(_function(one) for one in listed if isinstance(one, Mapping))
 
 
-def _function(told: Mapping[str, Any]) -> Function:
+def _function(told: Mapping[str, Any]) -> DescribedFunction:
     schema = told.get("parameters") or {}
     given = schema.get("properties") or {}
     parameters = {str(name): one if isinstance(one, Mapping) else {} for name, one in given.items()}
     text = f"{told.get('name', '')} {told.get('description', '')}".replace("_", " ")
-    return Function(
+    return DescribedFunction(
         plain_name(str(told.get("name", ""))),
         frozenset(words_of(text.replace(".", " "))),
         parameters,
@@ -130,9 +130,9 @@ class AskedQuestion:
             self.numbers |= {f"{float(n) / 100:g}" for n in numbers}
 
 
-def fit_of(calls: Sequence[Call], functions: Sequence[Function], asked: AskedQuestion) -> Fit:
+def fit_of(calls: Sequence[Call], functions: Sequence[DescribedFunction], asked: AskedQuestion) -> CallFit:
     """Findings on some calls."""
-    found = Fit()
+    found = CallFit()
     known = {function.name: function for function in functions}
     likely = [function.name for function in sorted(functions, key=lambda f: -_shared(f, asked))]
     keys = [call.key for call in calls]
@@ -151,11 +151,11 @@ def fit_of(calls: Sequence[Call], functions: Sequence[Function], asked: AskedQue
     return found
 
 
-def _shared(function: Function, asked: AskedQuestion) -> float:
+def _shared(function: DescribedFunction, asked: AskedQuestion) -> float:
     return len(function.words & asked.words) / math.sqrt(1 + len(function.words))
 
 
-def _check(found: Fit, function: Function, name: str, value: Any, asked: AskedQuestion) -> None:
+def _check(found: CallFit, function: DescribedFunction, name: str, value: Any, asked: AskedQuestion) -> None:
     found.add("arguments")
     schema = function.parameters.get(name)
     if schema is None:
@@ -186,7 +186,7 @@ def _check(found: Fit, function: Function, name: str, value: Any, asked: AskedQu
         _compare(found, leaf, asked)
 
 
-def _compare(found: Fit, leaf: Any, asked: AskedQuestion) -> None:
+def _compare(found: CallFit, leaf: Any, asked: AskedQuestion) -> None:
     """Note if a value was said in the question."""
     if isinstance(leaf, bool) or leaf is None:
         found.add("nothing", leaf is None)

@@ -17,14 +17,14 @@ from qguide.training.data.trajectories import Trajectory
 _SEPARATOR = "\n\n"
 
 
-class CalledFunction(Row):
+class TrlFunction(Row):
     """A function's name, and its arguments as JSON text."""
 
     name: str
     arguments: str
 
 
-class CalledTool(Row):
+class TrlTool(Row):
     """A custom tool's name and input."""
 
     name: str
@@ -35,16 +35,16 @@ def _is_none(value: object) -> bool:
     return value is None
 
 
-class Call(Row):
+class TrlCall(Row):
     """One tool call in OpenAI's shape."""
 
     id: str
     type: str
-    function: CalledFunction | None = Field(default=None, exclude_if=_is_none)
-    custom: CalledTool | None = Field(default=None, exclude_if=_is_none)
+    function: TrlFunction | None = Field(default=None, exclude_if=_is_none)
+    custom: TrlTool | None = Field(default=None, exclude_if=_is_none)
 
 
-class ChatTurn(Row):
+class TrlTurn(Row):
     """One message in OpenAI's shape.
 
     Attributes:
@@ -53,7 +53,7 @@ class ChatTurn(Row):
 
     role: str
     content: str
-    tool_calls: tuple[Call, ...] | None = Field(default=None, exclude_if=_is_none)
+    tool_calls: tuple[TrlCall, ...] | None = Field(default=None, exclude_if=_is_none)
     tool_call_id: str | None = Field(default=None, exclude_if=_is_none)
     weight: float | None = Field(default=None, exclude_if=_is_none)
 
@@ -67,7 +67,7 @@ class ChatTurn(Row):
 class ConversationRow(Row):
     """A conversation for TRL's SFT trainer; the other columns are for you and for `import`."""
 
-    messages: tuple[ChatTurn, ...]
+    messages: tuple[TrlTurn, ...]
     task_id: str
     reward: float
     terminated: bool
@@ -77,9 +77,9 @@ class ConversationRow(Row):
 class ConversationPair(Row):
     """A preference with an explicit prompt, for TRL's DPO and reward trainers."""
 
-    prompt: tuple[ChatTurn, ...]
-    chosen: tuple[ChatTurn, ...]
-    rejected: tuple[ChatTurn, ...]
+    prompt: tuple[TrlTurn, ...]
+    chosen: tuple[TrlTurn, ...]
+    rejected: tuple[TrlTurn, ...]
     task_id: str
     chosen_value: float
     rejected_value: float
@@ -122,10 +122,10 @@ def conversation_pair(row: PreferenceRow) -> ConversationPair:
     )
 
 
-def _turns(messages: Iterable[Message], mistakes: Collection[int] = ()) -> tuple[ChatTurn, ...]:
+def _turns(messages: Iterable[Message], mistakes: Collection[int] = ()) -> tuple[TrlTurn, ...]:
     replies = count()
     return tuple(
-        ChatTurn.of(message, imitated=message.role != "assistant" or next(replies) not in mistakes)
+        TrlTurn.of(message, imitated=message.role != "assistant" or next(replies) not in mistakes)
         for message in messages
     )
 

@@ -19,7 +19,15 @@ from qguide.qnet.records import OfferRow
 from qguide.qnet.trial_statistics import DifferenceSequence, level_of
 from qguide.training.evaluation.statistics import clustered_difference, clustered_mean_interval
 from qguide.training.guidance_report.columns import CONTROL, NONE, Column, Columns
-from qguide.training.guidance_report.schema import Arm, ArmComparison, Finding, Shadowed, Spread, TrialArm, TrialFigures
+from qguide.training.guidance_report.schema import (
+    Arm,
+    ArmComparison,
+    Finding,
+    ShadowedQ,
+    Spread,
+    TrialArm,
+    TrialFigures,
+)
 
 FEWEST_TASKS: Final = 10
 """An arm with fewer tasks has no interval: resampling so few says too little."""
@@ -45,7 +53,7 @@ def arms_of(columns: Columns, among: Mask) -> tuple[Arm, ...]:
     return tuple(sorted(arms, key=lambda arm: (-arm.episodes, arm.name)))
 
 
-def shadowed_of(columns: Columns) -> tuple[Shadowed, ...]:
+def shadowed_of(columns: Columns) -> tuple[ShadowedQ, ...]:
     """The episodes of each arm that had a shadow, by shadow."""
     episodes = columns.episodes
     found = []
@@ -54,7 +62,7 @@ def shadowed_of(columns: Columns) -> tuple[Shadowed, ...]:
             chosen = (episodes["arm"] == arm) & (episodes["shadow"] == number)
             if chosen.any():
                 found.append(
-                    Shadowed(
+                    ShadowedQ(
                         arm=columns.arms[arm],
                         shadow=shadow,
                         episodes=int(chosen.sum()),

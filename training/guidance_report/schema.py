@@ -159,7 +159,7 @@ class ActionFigures(Row):
     mean_outcome: float
 
 
-class Shadowed(Row):
+class ShadowedQ(Row):
     """Episodes of an arm that a second Q model scored, too, without effect; its arm counts them.
 
     Attributes:
@@ -348,7 +348,7 @@ class GuidanceReport(Row):
     agreement: Agreement
     actions: tuple[ActionFigures, ...]
     by_step: tuple[StepRange, ...]
-    shadows: tuple[Shadowed, ...]
+    shadows: tuple[ShadowedQ, ...]
     trials: tuple[TrialFigures, ...] = ()
     other_taus: tuple[TauEstimate, ...]
     criteria: tuple[CriterionWeight, ...] = ()

@@ -16,7 +16,7 @@ from qguide.qnet.types import TaskMarker
 from qguide.training.environment import EnvironmentBundle, NumberedConfig, Task
 from qguide.training.environments.alfworld.engines.python import PythonEnvironment
 from qguide.training.environments.alfworld.engines.textworld import EnginePool, TextWorldEnvironment
-from qguide.training.environments.alfworld.expert.expert import Expert
+from qguide.training.environments.alfworld.expert.expert import AlfWorldExpert
 from qguide.training.environments.alfworld.expert.policy import ExpertPolicy
 from qguide.training.environments.alfworld.game.game import AlfWorldGame, Goal, load_game, scan_game
 from qguide.training.environments.alfworld.game.game_files import write_game
@@ -182,7 +182,7 @@ ALFWORLD = EnvironmentBundle(
     build_suite=build_suite,
     task_markers=(TaskMarker(TASK_OPENING),),
     void_observation=NOTHING_HAPPENS,
-    build_expert=Expert,
+    build_expert=AlfWorldExpert,
     build_expert_policy=ExpertPolicy,
     write_games=write_games,
     packages=("alfworld", "textworld"),

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from qguide.training.environments.alfworld.engines.python import PythonEnvironment
-from qguide.training.environments.alfworld.expert.expert import Expert
+from qguide.training.environments.alfworld.expert.expert import AlfWorldExpert
 from qguide.training.environments.alfworld.game.game import AlfWorldGame, Goal, GoalKind, Item, Receptacle
 from qguide.training.trajectory import parse_action
 
@@ -58,7 +58,7 @@ def studio(kind: GoalKind) -> AlfWorldGame:
 
 @given(kind=st.sampled_from(list(GOALS)), interferences=INTERFERENCES)
 def test_the_expert_recovers_from_any_interference(kind: GoalKind, interferences: dict[int, int]) -> None:
-    environment, expert = PythonEnvironment(studio(kind)), Expert()
+    environment, expert = PythonEnvironment(studio(kind)), AlfWorldExpert()
     observation = environment.reset()
     for step in range(MAX_STEPS):
         action = parse_action(expert.reply(observation))
@@ -75,7 +75,7 @@ def test_the_expert_recovers_from_any_interference(kind: GoalKind, interferences
 
 @given(kind=st.sampled_from(list(GOALS)), mistaken=st.sets(st.integers(0, 30)), rng=st.randoms())
 def test_the_expert_recovers_from_its_own_mistakes(kind: GoalKind, mistaken: set[int], rng: Random) -> None:
-    environment, expert = PythonEnvironment(studio(kind)), Expert()
+    environment, expert = PythonEnvironment(studio(kind)), AlfWorldExpert()
     observation = environment.reset()
     for step in range(MAX_STEPS):
         reply = expert.reply(observation)

@@ -13,7 +13,7 @@ from qguide.training.data.trajectories import Trajectory, read_trajectories
 from qguide.training.environment import StepResult
 from qguide.training.environments.alfworld.bundle import AlfWorldConfig
 from qguide.training.environments.alfworld.engines.python import PythonEnvironment
-from qguide.training.environments.alfworld.expert.expert import Expert
+from qguide.training.environments.alfworld.expert.expert import AlfWorldExpert
 from qguide.training.environments.corridor import CorridorConfig
 from qguide.training.environments.registry import build_selected_suite
 from qguide.training.jobs.collect import CollectConfig, run_collect
@@ -141,7 +141,7 @@ def test_where_a_policy_plays_too_only_the_experts_words_are_imitated(tmp_path: 
     rows = rows_of(config)
     assert sum(len(row.mistakes) for row in rows) >= 5
     for row in rows:
-        expert = Expert()
+        expert = AlfWorldExpert()
         observations = [m.content for m in row.messages if m.role == "user"]
         for number, (seen, reply) in enumerate(zip(observations, actions_of(row), strict=False)):
             assert (expert.reply(seen) != reply) == (number in row.mistakes)

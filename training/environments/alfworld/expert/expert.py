@@ -37,7 +37,7 @@ class ExpertReply:
     action: str
 
 
-class Expert:
+class AlfWorldExpert:
     """The expert of one episode; each episode needs a new one."""
 
     def __init__(self, *, forgetful: bool = False) -> None:
@@ -55,7 +55,7 @@ class Expert:
         self._deliberate = True
         self._plans: dict[str, tuple[str, ...]] = {}
 
-    def copy(self) -> "Expert":
+    def copy(self) -> "AlfWorldExpert":
         """An independent copy in the present state."""
         twin = copy(self)
         twin._memory = self._memory and self._memory.copy()

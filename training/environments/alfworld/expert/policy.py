@@ -6,7 +6,7 @@ from random import Random
 from cachetools import LRUCache
 
 from qguide.qnet.types import Candidate, Message, SampleRequest
-from qguide.training.environments.alfworld.expert.expert import Expert
+from qguide.training.environments.alfworld.expert.expert import AlfWorldExpert
 
 MISREADINGS = 0.6
 """Share of misreadings among the mistakes. A Q model that has seen few of them believes a false "it
@@ -29,7 +29,7 @@ class ExpertPolicy:
     name = "expert"
 
     def __init__(self) -> None:
-        self._experts: LRUCache[Texts, tuple[Expert, str]] = LRUCache(MOST_EXPERTS)
+        self._experts: LRUCache[Texts, tuple[AlfWorldExpert, str]] = LRUCache(MOST_EXPERTS)
 
     def sample_batch(self, requests: Sequence[SampleRequest]) -> list[list[Candidate]]:
         """Candidates of each request, which depend only on its history and seed."""
@@ -44,7 +44,7 @@ class ExpertPolicy:
             replies = [erring.deviate(rng, misreadings=MISREADINGS) for _ in range(request.n)]
         return [Candidate(Message("assistant", reply), completion_tokens=0) for reply in replies]
 
-    def _after(self, texts: Texts) -> tuple[Expert, str]:
+    def _after(self, texts: Texts) -> tuple[AlfWorldExpert, str]:
         """An expert that has followed the history, and its reply; callers must copy the expert."""
         for known in range(len(texts), 0, -2):
             if (found := self._experts.get(texts[:known])) is not None:
@@ -52,7 +52,7 @@ class ExpertPolicy:
                 break
         else:
             known = 1
-            expert = Expert(forgetful=True)
+            expert = AlfWorldExpert(forgetful=True)
             wanted = expert.reply(texts[0])
             self._experts[texts[:known]] = expert, wanted
         if known < len(texts):

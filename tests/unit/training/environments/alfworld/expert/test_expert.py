@@ -8,7 +8,7 @@ import pytest
 from qguide.qnet.errors import EnvironmentFailureError
 from qguide.training.environments.alfworld.bundle import AlfWorldSuite, build_alfworld_suite, build_generated_suite
 from qguide.training.environments.alfworld.engines.python import PythonEnvironment
-from qguide.training.environments.alfworld.expert.expert import Expert
+from qguide.training.environments.alfworld.expert.expert import AlfWorldExpert
 from qguide.training.trajectory import parse_action
 
 MAX_STEPS = 40
@@ -99,27 +99,27 @@ TWO_OF_WHICH_ONE_IS_THERE: Script = [
     "script", [HEAT, CLEAN_IN_PLACE, COOL, SIMPLE, LAMP_SEEN_BEFORE, LAMP_NOT_SEEN_YET, TWO, TWO_OF_WHICH_ONE_IS_THERE]
 )
 def test_each_goal_is_reached_step_by_step(script: Script) -> None:
-    expert = Expert()
+    expert = AlfWorldExpert()
     for observation, expected in script:
         action = parse_action(expert.reply(observation))
         assert action == (expected or action)
 
 
 def test_the_first_thought_states_need_plan_and_first_place() -> None:
-    assert Expert().reply(HEAT[0][0]) == (
+    assert AlfWorldExpert().reply(HEAT[0][0]) == (
         "Thought: cabinet 1 needs one hot apple. I search diningtable, countertop, fridge,"
         " sinkbasin, microwave. First is diningtable 1.\nAction: go to diningtable 1"
     )
 
 
 def test_every_thought_says_what_is_needed() -> None:
-    expert = Expert()
+    expert = AlfWorldExpert()
     for observation, _ in TWO:
         assert " needs two cd. " in expert.reply(observation)
 
 
 def test_a_thought_begins_with_what_was_seen() -> None:
-    expert = Expert()
+    expert = AlfWorldExpert()
     thoughts = [expert.reply(observation).split("\n")[0] for observation, _ in SIMPLE]
     assert thoughts[1] == "Thought: Not here. desk 1 needs one pencil. Next is drawer 1."
     assert thoughts[4] == "Thought: pencil 1 is here. desk 1 needs one pencil. I take it."
@@ -128,7 +128,7 @@ def test_a_thought_begins_with_what_was_seen() -> None:
 
 def test_after_a_mistake_the_expert_goes_on_with_what_it_wanted() -> None:
     for seed in range(20):
-        expert = Expert()
+        expert = AlfWorldExpert()
         expert.reply(SIMPLE[0][0])
         mistaken = expert.deviate(Random(seed))
         assert mistaken.startswith("Thought: Not here. desk 1 needs one pencil. Next is ")
@@ -139,7 +139,7 @@ def test_after_a_mistake_the_expert_goes_on_with_what_it_wanted() -> None:
 
 def test_every_name_in_an_action_is_in_the_thought_or_the_observation_before() -> None:
     for script in (HEAT, SIMPLE, LAMP_SEEN_BEFORE, TWO):
-        expert = Expert()
+        expert = AlfWorldExpert()
         for observation, _ in script:
             thought, action = expert.reply(observation).split("\nAction: ")
             words = action.replace(" from ", " with ").split(" ", 1)[1].removeprefix("to ")
@@ -148,14 +148,14 @@ def test_every_name_in_an_action_is_in_the_thought_or_the_observation_before() -
 
 
 def test_the_same_history_gets_the_same_words() -> None:
-    first, second = Expert(), Expert()
+    first, second = AlfWorldExpert(), AlfWorldExpert()
     for observation, _ in TWO:
         assert first.reply(observation) == second.reply(observation)
 
 
 def test_a_fruitless_search_begins_anew() -> None:
     room = "Looking quickly around you, you see a desk 1, and a shelf 1."
-    expert = Expert()
+    expert = AlfWorldExpert()
     observation = f"{room}\n\nYour task is to: put some cup on shelf."
     visited = []
     for _ in range(4):
@@ -165,14 +165,14 @@ def test_a_fruitless_search_begins_anew() -> None:
 
 
 def test_a_place_that_shows_nothing_is_given_up() -> None:
-    expert = Expert()
+    expert = AlfWorldExpert()
     expert.reply(SIMPLE[0][0])
     assert parse_action(expert.reply("Nothing happens.")) == "examine sidetable 1"
     assert parse_action(expert.reply("Nothing happens.")) == "go to drawer 1"
 
 
 def test_a_target_that_takes_nothing_is_exchanged() -> None:
-    expert = Expert()
+    expert = AlfWorldExpert()
     for observation, _ in SIMPLE:
         expert.reply(observation)
     arrived = "You arrive at loc 2. On the desk 1, you see nothing."
@@ -181,21 +181,21 @@ def test_a_target_that_takes_nothing_is_exchanged() -> None:
 
 
 def test_a_lamp_that_does_not_work_is_given_up() -> None:
-    expert = Expert()
+    expert = AlfWorldExpert()
     for observation, _ in LAMP_NOT_SEEN_YET:
         expert.reply(observation)
     assert parse_action(expert.reply("Nothing happens.")) == "go to bed 1"
 
 
 def test_a_door_that_does_not_open_is_given_up() -> None:
-    expert = Expert()
+    expert = AlfWorldExpert()
     for observation, _ in HEAT[:4]:
         expert.reply(observation)
     assert parse_action(expert.reply("Nothing happens.")) == "go to sinkbasin 1"
 
 
 def test_what_another_agent_cooled_must_be_heated_again() -> None:
-    expert = Expert()
+    expert = AlfWorldExpert()
     for observation, _ in HEAT[:7]:
         expert.reply(observation)
     expert.reply("You heat the apple 2 using the microwave 1.")
@@ -205,14 +205,14 @@ def test_what_another_agent_cooled_must_be_heated_again() -> None:
 
 
 def test_it_begins_from_whatever_another_agent_began_with() -> None:
-    expert = Expert()
+    expert = AlfWorldExpert()
     first = expert.reply(SIMPLE[0][0])
     expert.follow("Thought: What do I carry?\nAction: inventory")
     assert expert.reply("You are not carrying anything.") == first
 
 
 def test_it_goes_on_from_what_another_agent_did() -> None:
-    expert = Expert()
+    expert = AlfWorldExpert()
     expert.reply(SIMPLE[0][0])
     expert.follow("Thought: I like the bed.\nAction: go to bed 1")
     seen = "You arrive at loc 3. On the bed 1, you see a book 1, and a pencil 2."
@@ -226,7 +226,7 @@ def test_it_goes_on_from_what_another_agent_did() -> None:
 
 @pytest.mark.parametrize("forgetful", [False, True])
 def test_only_a_forgetful_expert_does_not_come_back_to_what_another_overlooked(forgetful: bool) -> None:
-    expert = Expert(forgetful=forgetful)
+    expert = AlfWorldExpert(forgetful=forgetful)
     expert.reply(SIMPLE[0][0])
     expert.follow("Thought: I like the bed.\nAction: go to bed 1")
     seen = "You arrive at loc 3. On the bed 1, you see a pencil 2."
@@ -238,7 +238,7 @@ def test_only_a_forgetful_expert_does_not_come_back_to_what_another_overlooked(f
 
 
 def test_anothers_failure_changes_nothing_that_is_known() -> None:
-    expert = Expert()
+    expert = AlfWorldExpert()
     for observation, _ in LAMP_SEEN_BEFORE[:2]:
         expert.reply(observation)
     wanted = expert.reply("You arrive at loc 1. On the desk 2, you see a cd 3.")
@@ -248,12 +248,12 @@ def test_anothers_failure_changes_nothing_that_is_known() -> None:
 
 def test_a_text_without_a_task_is_refused() -> None:
     with pytest.raises(EnvironmentFailureError, match="no ALFWorld task"):
-        Expert().reply("You are in the middle of a room.")
+        AlfWorldExpert().reply("You are in the middle of a room.")
 
 
 def play(environment: PythonEnvironment) -> float:
     """The outcome of one episode."""
-    expert, observation = Expert(), environment.reset()
+    expert, observation = AlfWorldExpert(), environment.reset()
     for _ in range(MAX_STEPS):
         result = environment.step(parse_action(expert.reply(observation)))
         if result.terminated:

@@ -8,7 +8,7 @@ import pytest
 from qguide.qnet.types import Message, SampleRequest, Sampling
 from qguide.training.environments.alfworld.bundle import AlfWorldConfig
 from qguide.training.environments.alfworld.engines.python import PythonEnvironment
-from qguide.training.environments.alfworld.expert.expert import Expert, misreading
+from qguide.training.environments.alfworld.expert.expert import AlfWorldExpert, misreading
 from qguide.training.environments.alfworld.expert.memory import HouseMemory
 from qguide.training.environments.alfworld.expert.policy import ExpertPolicy
 from qguide.training.environments.alfworld.game.generator import generate_game
@@ -19,7 +19,7 @@ COLD, HOT = Sampling(0.0), Sampling(1.0, seed=3)
 
 
 def test_cold_it_plays_like_the_expert() -> None:
-    environment, expert, policy = PythonEnvironment(generate_game(0)), Expert(), ExpertPolicy()
+    environment, expert, policy = PythonEnvironment(generate_game(0)), AlfWorldExpert(), ExpertPolicy()
     history = [Message("user", environment.reset())]
     won = False
     while not won:

@@ -11,7 +11,7 @@ from qguide.qnet.errors import InvalidGameError
 from qguide.training.environment import Task
 from qguide.training.environments.alfworld.bundle import AlfWorldSuite, build_generated_suite
 from qguide.training.environments.alfworld.engines.python import PythonEnvironment
-from qguide.training.environments.alfworld.expert.expert import Expert
+from qguide.training.environments.alfworld.expert.expert import AlfWorldExpert
 from qguide.training.environments.alfworld.game.game import GOAL_KINDS, AlfWorldGame, Goal, Item, Receptacle, load_game
 from qguide.training.environments.alfworld.game.game_files import game_data, write_game
 from qguide.training.environments.alfworld.game.generator import generate_game
@@ -119,7 +119,7 @@ def size(task: Task) -> int:
 
 def assert_same_play(real_engine: AlfWorldSuite, task: Task) -> None:
     """The expert wins in both engines, which say the same all the way."""
-    real, twin, expert = real_engine.make(task), PythonEnvironment(game_of(task)), Expert()
+    real, twin, expert = real_engine.make(task), PythonEnvironment(game_of(task)), AlfWorldExpert()
     observation = real.reset()
     assert observation == twin.reset()
     for _ in range(MAX_STEPS):

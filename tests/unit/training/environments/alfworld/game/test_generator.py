@@ -8,7 +8,7 @@ import pytest
 
 from qguide.qnet.errors import EnvironmentFailureError
 from qguide.training.environments.alfworld.engines.python import PythonEnvironment
-from qguide.training.environments.alfworld.expert.expert import Expert
+from qguide.training.environments.alfworld.expert.expert import AlfWorldExpert
 from qguide.training.environments.alfworld.game.game import GOAL_KINDS, AlfWorldGame
 from qguide.training.environments.alfworld.game.generator import NOVELTY, draw_game, generate_game
 from qguide.training.environments.alfworld.game.statistics import RoomStatistics, load_statistics
@@ -49,7 +49,7 @@ def test_the_expert_wins(games: list[AlfWorldGame]) -> None:
 
 def wins(game: AlfWorldGame) -> bool:
     """True if the expert wins the game in the Python engine."""
-    environment, expert = PythonEnvironment(game), Expert()
+    environment, expert = PythonEnvironment(game), AlfWorldExpert()
     observation = environment.reset()
     for _ in range(MAX_STEPS):
         result = environment.step(parse_action(expert.reply(observation)))
