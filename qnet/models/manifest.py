@@ -130,7 +130,7 @@ class MergedLora(BaseModel, frozen=True, extra="forbid"):
     alpha: int
 
 
-class TauOutcome(BaseModel, frozen=True, extra="forbid"):
+class OutcomeAtTau(BaseModel, frozen=True, extra="forbid"):
     """Expected outcome of the posterior's choices at one temperature, on held-back groups.
 
     Attributes:
@@ -159,7 +159,7 @@ class PriorSection(BaseModel, frozen=True, extra="forbid"):
     tau: float = Field(ge=0, allow_inf_nan=False)
     by: Literal["votes", "likelihood"] = "votes"
     greedy_weight: float = Field(default=0.0, ge=0, allow_inf_nan=False, exclude_if=lambda weight: not weight)
-    curve: tuple[TauOutcome, ...] = ()
+    curve: tuple[OutcomeAtTau, ...] = ()
     decisions: int = Field(default=0, ge=0)
     tasks: int = Field(default=0, ge=0)
 

@@ -164,9 +164,8 @@ def is_adaptive(options: StepOptions, q_model: ServedQModel, *, in_episodes: boo
         return by_setting if options.adaptive is None else options.adaptive
     if options.adaptive:
         raise InvalidRequestError(
-            f"adaptive compares Q with the previous step's, but {q_model.id} is "
-            f"{q_model.kind} that ranks the candidates of one step; leave adaptive out, or "
-            f"{q_model.comparable}"
+            f"adaptive compares Q with the previous step's, but {q_model.id} is {q_model.kind} that ranks "
+            f"the candidates of one step; leave adaptive out, or {q_model.comparable}"
         )
     return False
 
@@ -185,8 +184,7 @@ def until_of(options: StepOptions, q_model: ServedQModel) -> UntilDecided | None
     if q_model.ranks:
         raise InvalidRequestError(
             f"until_decided compares what was drawn with what may come, but {q_model.id} ranks the "
-            "candidates of one step; leave it out, or name another Q model, such as the rule "
-            "'votes'"
+            "candidates of one step; leave it out, or name another Q model, such as the rule 'votes'"
         )
     return UntilDecided(highest_q=q_model.highest_q)
 

@@ -208,6 +208,25 @@ def test_the_guard_sees_what_the_registry_names() -> None:
     assert "qguide.training.environments.alfworld" in folder_graph()["qguide.training.environments"]
 
 
+def test_no_two_classes_have_one_name() -> None:
+    """But for a body's part that is another's with the fields' descriptions: it derives from it."""
+    places = dict[str, list[str]]()
+    for package in ("qguide", *BELOW_QGUIDE):
+        for path in _modules(package):
+            for name in own_classes(path.read_text()):
+                places.setdefault(name, []).append(str(path.relative_to(ROOT)))
+    assert {name: found for name, found in places.items() if len(found) > 1} == {}
+
+
+def own_classes(source: str) -> Iterator[str]:
+    """Public classes of a module, without those that derive from one of their own name."""
+    for node in ast.parse(source).body:
+        match node:
+            case ast.ClassDef(name=name, bases=bases) if not name.startswith("_"):
+                if name not in {base.attr for base in bases if isinstance(base, ast.Attribute)}:
+                    yield name
+
+
 def test_no_folder_has_more_modules_than_a_reader_takes_in() -> None:
     counts = Counter(path.parent for package in MAY_IMPORT for path in _modules(package))
     crowded = {str(folder): count for folder, count in counts.items() if count > MOST_MODULES}

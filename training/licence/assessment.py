@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from qguide.qnet.decision.selection import log_likelihoods, log_votes
-from qguide.qnet.models.manifest import Licence, PriorSection, TauOutcome
+from qguide.qnet.models.manifest import Licence, OutcomeAtTau, PriorSection
 from qguide.training.algorithms.choice_quality import ScoredChoice
 from qguide.training.algorithms.posterior_temperature import TauFit, ValuedDecision, fit_tau
 from qguide.training.licence.evidence import HeldBackDecision, evidence_of
@@ -64,7 +64,7 @@ def _section(fit: TauFit, by: Literal["votes", "likelihood"]) -> PriorSection:
     return PriorSection(
         tau=fit.tau,
         by=by,
-        curve=tuple(TauOutcome(tau=p.tau, outcome=p.outcome, standard_error=p.standard_error) for p in fit.curve),
+        curve=tuple(OutcomeAtTau(tau=p.tau, outcome=p.outcome, standard_error=p.standard_error) for p in fit.curve),
         decisions=fit.decisions,
         tasks=fit.tasks,
     )

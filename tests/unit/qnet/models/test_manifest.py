@@ -3,11 +3,11 @@
 import pytest
 from pydantic import ValidationError
 
-from qguide.qnet.models.manifest import Manifest, PriorSection, TauOutcome, figure_text
+from qguide.qnet.models.manifest import Manifest, OutcomeAtTau, PriorSection, figure_text
 
 
 def test_a_fitted_prior_comes_back_with_its_curve() -> None:
-    curve = (TauOutcome(tau=0, outcome=0.4, standard_error=0.02),)
+    curve = (OutcomeAtTau(tau=0, outcome=0.4, standard_error=0.02),)
     prior = PriorSection(tau=0.1, by="likelihood", curve=curve, decisions=40, tasks=12)
     written = Manifest(kind="qnet", name="q", read_at="last_token", prior=prior).model_dump_json()
     assert Manifest.model_validate_json(written).prior == prior

@@ -8,7 +8,7 @@ from fastapi.testclient import TestClient
 
 from qguide.qnet.decision.selection import DEFAULT_TAU
 from qguide.qnet.device.device_thread import DeviceThread
-from qguide.qnet.models.manifest import Manifest, PriorSection, TauOutcome
+from qguide.qnet.models.manifest import Manifest, OutcomeAtTau, PriorSection
 from qguide.qnet.policies.scripted import ScriptedPolicy
 from qguide.qnet.records import OfferRow
 from qguide.qnet.scoring.scripted import ScriptedScorer
@@ -177,7 +177,7 @@ def test_where_q_is_the_same_for_all_own_candidates_the_votes_decide(serve: Serv
 
 
 def test_a_fitted_prior_is_listed_with_its_curve(serve: Serve) -> None:
-    curve = (TauOutcome(tau=0.1, outcome=0.5, standard_error=0.0),)
+    curve = (OutcomeAtTau(tau=0.1, outcome=0.5, standard_error=0.0),)
     fitted = PriorSection(tau=0.1, curve=curve, decisions=40, tasks=12)
     [card] = served(serve, fitted).get("/v1/models").json()["q_models"]
     assert card["prior"] == {
