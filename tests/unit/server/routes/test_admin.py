@@ -3,6 +3,7 @@
 import json
 from collections.abc import Callable
 from pathlib import Path
+from shutil import copytree
 from typing import Any
 
 import pytest
@@ -19,12 +20,19 @@ from tests.unit.server.conftest import FAKES, Serve
 SCORE = {"messages": [{"role": "user", "content": "go to desk"}], "candidates": ["go", "open"]}
 
 
+@pytest.fixture(scope="module")
+def saved(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder `good` and its trunk, made once."""
+    folder = tmp_path_factory.mktemp("saved")
+    save_qnet(folder / "good", save_policy(folder / "trunk"))
+    return folder
+
+
 @pytest.fixture
-def models_dir(tmp_path: Path) -> Path:
-    """The folder `good`, and a secret one beside the models folder."""
-    save_qnet(tmp_path / "models" / "good", save_policy(tmp_path / "trunk"))
-    (tmp_path / "models" / "good").rename(tmp_path / "secret")
-    save_qnet(tmp_path / "models" / "good", tmp_path / "trunk")
+def models_dir(tmp_path: Path, saved: Path) -> Path:
+    """The folder `good`, its trunk beside the models folder, and a secret one there."""
+    for name, place in (("good", "models/good"), ("good", "secret"), ("trunk", "trunk")):
+        copytree(saved / name, tmp_path / place)
     return tmp_path / "models"
 
 
