@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 from pathlib import Path
+from shutil import copytree
 
 import pytest
 
@@ -22,10 +23,16 @@ REQUEST = ScoreRequest(
 )
 
 
+@pytest.fixture(scope="module")
+def saved(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
+    folder = tmp_path_factory.mktemp("saved")
+    policies = [save_policy(folder / f"policy{seed}", seed=seed) for seed in range(3)]
+    return [save_qnet(folder / f"q{i}", policy) for i, policy in enumerate(policies)]
+
+
 @pytest.fixture
-def members(tmp_path: Path) -> list[Path]:
-    policies = [save_policy(tmp_path / f"policy{seed}", seed=seed) for seed in range(3)]
-    return [save_qnet(tmp_path / f"q{i}", policy) for i, policy in enumerate(policies)]
+def members(tmp_path: Path, saved: list[Path]) -> list[Path]:
+    return [Path(copytree(folder, tmp_path / folder.name)) for folder in saved]
 
 
 def _q_values(folder: Path) -> tuple[float, ...]:

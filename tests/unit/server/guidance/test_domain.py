@@ -18,11 +18,17 @@ OUTSIDE = [{"role": "user", "content": "Plan a weekend in Lisbon for two."}]
 DRAWERS = ["Action: open the red drawer", "Action: open the blue drawer"]
 
 
+@pytest.fixture(scope="module")
+def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """A Q model that has learned where rings and coins are."""
+    folder = tmp_path_factory.mktemp("learned")
+    run_learn(LearnConfig(source=(recording(folder / "chats.jsonl"),), output=folder / "r", bits=12))
+    return str(folder / "r" / CHECKPOINT)
+
+
 @pytest.fixture
-def start(serve: Serve, tmp_path: Path) -> Any:
-    """Starts a server whose Q model has learned where rings and coins are."""
-    run_learn(LearnConfig(source=(recording(tmp_path / "chats.jsonl"),), output=tmp_path / "r", bits=12))
-    checkpoint = str(tmp_path / "r" / CHECKPOINT)
+def start(serve: Serve, checkpoint: str) -> Any:
+    """Starts a server with the Q model."""
 
     def started(**more: Any) -> TestClient:
         q_models = {"drawers": checkpoint, **more.pop("beside", {})}
