@@ -37,7 +37,7 @@ from qguide.qnet.engine.model_memory import in_float32
 from qguide.qnet.engine.recurrences import adopt_recurrences
 from qguide.qnet.engine.recurrent_states import Branches, RecurrentState, StateCache, behind, cache_of
 from qguide.qnet.engine.tree_branches import batches_of_like_length
-from qguide.qnet.engine.windows import window_of
+from qguide.qnet.engine.windows import chooses, choosing_few, window_of
 from qguide.qnet.sliced_scorer import Slices, finish
 from qguide.qnet.work import TokenUsage
 
@@ -324,7 +324,7 @@ class FullSequenceModel(Generic[Found]):
         self._pruning.attach(self._model, layer=int(layers) - 1)
         for way in _TRIED:
             try:
-                with in_float32(self._model):
+                with in_float32(self._model), choosing_few(self._model):
                     error = self._probe(way)
             except Exception as failure:  # a foreign architecture can fail in any way
                 reasons[way] = f"{way}: {type(failure).__name__}: {failure}"
@@ -345,7 +345,7 @@ class FullSequenceModel(Generic[Found]):
         first = Continuations(tokens[: _PROBE_ROOM["one_row"] - sum(map(len, tails))], tails)
         then = Continuations([*first.history, *tails[3], *tokens[-2:]], tails)
         try:
-            with in_float32(self._model):
+            with in_float32(self._model), choosing_few(self._model):
                 return self._error("one_row", [first, then], of=[then]) <= _TOLERANCE
         except Exception:  # a foreign architecture can fail in any way, and was fine without
             return False
@@ -359,8 +359,8 @@ class FullSequenceModel(Generic[Found]):
 
     def _probe(self, way: Way) -> float:
         """Distance of this way's outputs from those of sequences alone."""
-        if way == "one_row" and window_of(self._model.config):
-            raise NotImplementedError("the mask of its row knows no windows")
+        if way == "one_row" and (window_of(self._model.config) or chooses(self._model)):
+            raise NotImplementedError("the mask of its row knows neither windows nor chosen tokens")
         tokens, tails = self._probed()
         # A pass over one token takes a path of its own in many architectures.
         short = tokens[: _PROBE_ROOM["shared_history"] + 1]

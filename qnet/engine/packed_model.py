@@ -28,7 +28,7 @@ from qguide.qnet.engine.context_length import context_length, shifting_rope
 from qguide.qnet.engine.kernels import LastLayerPruning, speed_up_linear_layers, upload
 from qguide.qnet.engine.kv_buffer import KVBuffer, Stack, stack_alike
 from qguide.qnet.engine.prefix_cache import Entry, PrefixCache, common_prefix
-from qguide.qnet.engine.windows import shortened, window_of
+from qguide.qnet.engine.windows import chooses, choosing_few, shortened, window_of
 from qguide.qnet.errors import CheckpointError
 from qguide.qnet.sliced_scorer import finish
 
@@ -235,12 +235,15 @@ class PackedModel:
         _refuse_shifting_positions(trunk.config)
         speed_up_linear_layers(trunk)
         ordinary = trunk.config._attn_implementation
+        # Chosen tokens are a mask for ordinary attention alone.
+        self._expected_of = ordinary if chooses(trunk) else PACKED_ATTENTION
         try:
-            self._replace_attention(trunk)
+            with choosing_few(trunk):
+                self._replace_attention(trunk)
+                self._prune_last_layer(trunk)
         except CheckpointError:
             trunk.set_attn_implementation(ordinary)
             raise
-        self._prune_last_layer(trunk)
 
     def _replace_attention(self, trunk: PreTrainedModel) -> None:
         try:
@@ -290,7 +293,9 @@ class PackedModel:
         # All different, so that outputs of a wrong place show.
         tokens = [(7 * i + 1) % int(trunk.config.vocab_size) for i in range(length)]
         alone = {"input_ids": torch.tensor([tokens], device=self._device)}
+        trunk.set_attn_implementation(self._expected_of)
         expected = self._read(None, alone)[::every]
+        trunk.set_attn_implementation(PACKED_ATTENTION)
         entry = Entry()
         head = history_segment(entry, tokens[: length // 2 // every * every])
         entry.token_ids = head.token_ids

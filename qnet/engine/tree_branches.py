@@ -33,6 +33,7 @@ from qguide.qnet.engine.model_memory import in_float32
 from qguide.qnet.engine.recurrences import adopt_recurrences
 from qguide.qnet.engine.recurrent_states import RecurrentState, behind, cache_of
 from qguide.qnet.engine.token_trie import TokenTrie
+from qguide.qnet.engine.windows import choosing_few
 
 
 class RunRows(Protocol):
@@ -237,7 +238,7 @@ def _why_not(model: PreTrainedModel) -> str:
     """Reason for which a tree cannot be read by branches; empty if it can."""
     training = model.training
     try:
-        with in_float32(model):
+        with in_float32(model), choosing_few(model):
             error = _probe(model.eval())
     except Exception as failure:  # a foreign architecture can fail in any way
         return f"{type(failure).__name__}: {failure}"

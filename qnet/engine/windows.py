@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Final
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from transformers import PretrainedConfig
 
 from qguide.qnet.engine.kernels import upload
@@ -21,6 +21,9 @@ Columns = tuple[range, ...]
 
 SLIDING: Final = "sliding_attention"
 """The kind of layer that has a window, as configurations call it."""
+
+_CHOSEN: Final = {"index_topk": 2, "block_topk": 1, "topk_blocks": 1}
+"""Names of a layer's number of chosen tokens, or blocks of tokens, and one that a few tokens exceed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,3 +87,28 @@ def shortened(config: PretrainedConfig, window: int) -> Iterator[None]:
         yield
     finally:
         config.sliding_window = length
+
+
+def chooses(model: nn.Module) -> bool:
+    """True if layers choose the tokens that they attend to."""
+    return any(vars(module).keys() & _CHOSEN.keys() for module in model.modules())
+
+
+@contextmanager
+def choosing_few(model: nn.Module) -> Iterator[None]:
+    """Within this, layers that attend to some chosen tokens choose few, as they do behind a long history."""
+    limits = [
+        (module, name, few)
+        for module in model.modules()
+        if vars(module).keys() & _CHOSEN.keys()
+        for name, few in (*_CHOSEN.items(), ("block_size", 2))
+        if name in vars(module)
+    ]
+    before = [getattr(module, name) for module, name, _ in limits]
+    for module, name, few in limits:
+        setattr(module, name, few)
+    try:
+        yield
+    finally:
+        for (module, name, _), value in zip(limits, before, strict=True):
+            setattr(module, name, value)

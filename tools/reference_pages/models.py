@@ -46,8 +46,9 @@ _WAYS: Final = (
     "  A self-check at load takes the first of these ways that gives the Q of sequences alone, and "
     "the log says why not a better one; tested by "
     "`tests/contract/scorers/test_full_sequences.py`.\n"
-    "- `when loaded`: the tests build no tiny model of it, so nothing is known before. A checkpoint whose "
-    "Q differs between packed and full sequences is refused with the reason when it is loaded.\n"
+    "- `when loaded`: the tests build no tiny model of it, for the reason that stands there, so nothing is "
+    "known before. A checkpoint whose Q differs between packed and full sequences is refused with the "
+    "reason when it is loaded.\n"
     "- `as …`: the model reads images, too; its text model alone is loaded, as a policy and as a "
     "trunk (`tests/contract/scorers/test_models_that_read_more.py`). So is that of any other such "
     "model, if transformers has a causal LM of it; else the model is refused."
@@ -109,7 +110,7 @@ def _every_row(model_type: str, served: Set[str]) -> tuple[str, ...]:
     if model_type in PACKED:
         scored = "packed, windows" if model_type in WINDOWED else "packed"
     elif model_type in NOT_BUILT:
-        scored = "when loaded"
+        scored = f"when loaded: {NOT_BUILT[model_type]}"
     elif model_type in HISTORY_ONCE:
         scored = "states"
     else:

@@ -14,6 +14,7 @@ from qguide.qnet.engine.kernels import upload
 from qguide.qnet.engine.model_memory import in_float32
 from qguide.qnet.engine.tree_attention import tree_inputs, use_block_masks
 from qguide.qnet.engine.tree_branches import has_recurrent_layers, outputs_of_tree
+from qguide.qnet.engine.windows import choosing_few
 from qguide.qnet.models.checkpoint import load_policy
 from qguide.qnet.models.hub import model_folder
 from qguide.qnet.models.implicit_q import token_logprobs
@@ -116,7 +117,7 @@ def _logits(model: PreTrainedModel, tree: PackedReplies, read: list[int]) -> Ten
 @torch.no_grad()
 def require_packable(model: PreTrainedModel) -> None:
     """Make sure that log pi of a packed reply equals that of its path alone."""
-    with in_float32(model):
+    with in_float32(model), choosing_few(model):
         _compare_packed(model)
 
 

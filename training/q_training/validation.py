@@ -11,6 +11,7 @@ from qguide.qnet.engine.kernels import upload
 from qguide.qnet.engine.model_memory import in_float32
 from qguide.qnet.engine.tree_attention import tree_inputs
 from qguide.qnet.engine.tree_branches import has_recurrent_layers, outputs_of_tree
+from qguide.qnet.engine.windows import choosing_few
 from qguide.qnet.errors import ConfigError
 from qguide.qnet.models.qnet import QNet
 from qguide.training.algorithms.choice_quality import ScoredChoice, choice_quality
@@ -47,7 +48,7 @@ def hidden_of_tree(qnet: QNet, tree: PackedTree) -> Tensor:
 @torch.no_grad()
 def require_packable(qnet: QNet) -> None:
     """Check that hidden states of a packed tree equal those of each path alone."""
-    with in_float32(qnet):
+    with in_float32(qnet), choosing_few(qnet):
         _compare_packed(qnet)
 
 

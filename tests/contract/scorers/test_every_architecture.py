@@ -22,3 +22,10 @@ def test_its_q_are_those_of_full_sequences_or_it_is_refused_with_the_reason(mode
     assert (refusal is None) == (model_type in PACKED)
     if refusal is not None:
         assert "does not run on packed tokens" in refusal or "rope_type" in refusal
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_attention_to_chosen_tokens_is_refused_however_many_are_chosen() -> None:
+    config = tiny_config("deepseek_v32")
+    config.index_topk = 2048  # more than a self-check reads
+    assert "does not run on packed tokens (outputs differ" in str(refusal_of(config))
