@@ -32,7 +32,8 @@ def saved(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
 
 @pytest.fixture
 def members(tmp_path: Path, saved: list[Path]) -> list[Path]:
-    return [Path(copytree(folder, tmp_path / folder.name)) for folder in saved]
+    copytree(saved[0].parent, tmp_path, dirs_exist_ok=True)
+    return [tmp_path / folder.name for folder in saved]
 
 
 def _q_values(folder: Path) -> tuple[float, ...]:
