@@ -19,7 +19,8 @@ from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
 from qguide.qnet.engine.fused_attention import Session, attend_sessions, sessions
 from qguide.qnet.engine.kernels import Scoring, dense_attention, plain_attention, tiled_attention, upload
-from qguide.qnet.engine.kv_buffer import KVBuffer, StackedRows
+from qguide.qnet.engine.kv_buffer import KVBuffer
+from qguide.qnet.engine.stacks import StackedRows, attend_beginnings, begun_rows
 from qguide.qnet.engine.windows import Columns, WindowView, hide_behind, view
 
 PACKED_ATTENTION = "qguide_packed"
@@ -179,6 +180,7 @@ class AttentionMetadata:
             self.groups.append(SegmentGroup(alike, start))
             start = self.groups[-1].end
             self._make_room(alike)
+        self.begun = begun_rows(self.spans)
         self.written = [(segment, rows) for segment, rows in self.spans if segment.buffer.stack is None]
         self._sessions: list[Session] = []
         self._chunks: dict[tuple[int, bool, int | None], list[Chunk]] = {}
@@ -298,9 +300,11 @@ def packed_attention(
     # All write before any looks back: a segment may see columns that another one fills here.
     for segment, rows in metadata.written:
         segment.buffer.write(layer, segment.column, key[0, :, rows], value[0, :, rows])
+    beginnings = attend_beginnings(metadata.begun, layer, query_HND, value.shape[-1], scoring)
     for stacked in metadata.stacked:
         states = (query_HND[:, stacked.rows], key[0, :, stacked.rows], value[0, :, stacked.rows])
-        out_NHD[stacked.rows] = stacked.attend(layer, states, scoring)
+        mine = None if beginnings is None else (beginnings[0][stacked.rows], beginnings[1][stacked.rows])
+        out_NHD[stacked.rows] = stacked.attend(layer, states, scoring, mine)
     for group in metadata.groups:
         rows = slice(group.start, group.end)
         out_NHD[rows] = _look_back(metadata, group, layer, query_HND[:, rows], value.shape[-1], scoring)

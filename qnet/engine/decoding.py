@@ -153,7 +153,8 @@ def draw_passes(model: PackedModel, jobs: Sequence[DrawsAfter], stop_token_ids: 
         sessions = [
             _Session(job, entry, owner=owner) for owner, (job, entry) in enumerate(zip(jobs, entries, strict=True))
         ]
-        stacks = model.stack([s.entry.buffer for s in sessions], [len(job.token_ids) for job in jobs])
+        order, stacks = model.stack([entry.buffer for entry in entries], histories)
+        sessions, logits = [sessions[i] for i in order], logits[upload(order, logits.device)]
         while True:
             lines = [[s.draws[i] for i in line] for s in sessions for line in s.lines]
             _extend(lines, logits, stop_token_ids)

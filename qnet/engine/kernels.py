@@ -78,9 +78,31 @@ def _attend_block(query_RD: Tensor, key_CD: Tensor, value_CD: Tensor) -> Partial
     """Attention of some rows over all columns, (R, D), and the log of the sum, (R)."""
     scores_RC = _multiply(query_RD, key_CD, None)
     weights_RC = torch.softmax(scores_RC, dim=-1)
+    return _multiply(weights_RC, value_CD.T, None), _log_sum(scores_RC, weights_RC)
+
+
+def partial_attention(query_XRD: Tensor, part: Part, bias_K1C: Tensor, scoring: Scoring) -> PartialAttention:
+    """Attention of R rows of each head over columns that they all see.
+
+    Args:
+        part: values as everywhere, keys transposed, (KV heads, head size, columns).
+        bias_K1C: hides columns, 0 or -inf.
+    """
+    keys_KDC, values_KCD = part
+    folded = _folded(query_XRD, len(keys_KDC))
+    if scoring.softcap is None:
+        scores = torch.baddbmm(bias_K1C, folded, keys_KDC)
+    else:
+        scores = torch.tanh(torch.bmm(folded, keys_KDC) / scoring.softcap) * scoring.softcap + bias_K1C
+    weights = torch.softmax(scores, dim=-1)
+    log_sum = _log_sum(scores, weights).view(query_XRD.shape[:2])
+    return torch.bmm(weights, values_KCD).view(*query_XRD.shape[:2], -1), log_sum
+
+
+def _log_sum(scores: Tensor, weights: Tensor) -> Tensor:
+    """The log of the sum of each row's exponentiated scores, whose softmax the weights are."""
     # A softmax is exp(score - log(sum)), so its highest weight tells the sum.
-    log_sum_R = scores_RC.amax(dim=-1) - weights_RC.amax(dim=-1).log()
-    return _multiply(weights_RC, value_CD.T, None), log_sum_R
+    return scores.amax(dim=-1) - weights.amax(dim=-1).log()
 
 
 def dense_attention(

@@ -74,14 +74,27 @@ def with_sinks() -> PreTrainedModel:
     return model
 
 
+@pytest.mark.parametrize("begin_alike", [False, True])
 @pytest.mark.parametrize("make_model", [lambda: policy_model().model, with_sinks], ids=["llama", "sinks"])
-def test_draws_after_many_histories_say_what_each_says_alone(make_model: Callable[[], PreTrainedModel]) -> None:
+def test_draws_after_many_histories_say_what_each_says_alone(
+    make_model: Callable[[], PreTrainedModel], begin_alike: bool
+) -> None:
     model = make_model()
     stop = frozenset(range(0, 300, 30))
     packed = PackedModel(model, logits_of(model), cache_bytes=10**8, tokens_per_forward=50)
     # Of like length, and not; with one draw and several; some end at once and some have more to say
     # than there was room for.
     together = [job(20 + i, 1 + 2 * (i % 5 == 0), tokens=5 + 5 * (i % 9)) for i in (*range(0, 40, 2), 21, 100)]
+    if begin_alike:
+        # None, long ones that are read apart, and one too short for that.
+        beginnings = [
+            [],
+            job(140, 1).token_ids,
+            job(141, 1).token_ids,
+            job(180, 1).token_ids,
+            job(180, 1).token_ids[:90],
+        ]
+        together = [replace(one, token_ids=beginnings[i % 5] + one.token_ids) for i, one in enumerate(together)]
     for _ in range(2):
         draw(packed, together, stop)
         for one in together:
