@@ -70,6 +70,13 @@ def test_learners_of_ones_own_data_are_chosen_among_once_all_are_trained(name: s
     assert set(stages["learned"].needs).isdisjoint({"held_back", "held_back_labels"})
 
 
+def test_a_trunk_of_ones_own_leaves_out_the_stage_that_trains_one(tmp_path: Path) -> None:
+    overrides = ["environment=fake", f"network.trunk={tmp_path}"]
+    pipeline = load_pipeline(ROOT / "training/configs/own/pipeline_network.toml", overrides)
+    plan = build_plan(pipeline, only=["played"])
+    assert set(plan.stages) - plan.wanted == {"trunk"}
+
+
 def test_a_stage_needs_no_job_file_where_its_overrides_have_all(files: Path) -> None:
     write_files(
         files,
