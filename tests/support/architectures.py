@@ -118,7 +118,14 @@ _PARTICULAR: Final[dict[str, dict[str, Any]]] = {
         "ffn_config": {"ffn_hidden_size": 48, "moe_num_experts": 4, "moe_top_k": 2},
     },
     "deepseek_v32": _LATENT | _ROUTED | _CHOOSING,
-    "deepseek_v4": {"q_lora_rank": 8, "o_groups": 2, "o_lora_rank": 8, "sliding_window": WINDOW, **_CHOOSING},
+    "deepseek_v4": {
+        **_CHOOSING,
+        "layer_types": ["compressed_sparse_attention", "heavily_compressed_attention", "compressed_sparse_attention"],
+        "q_lora_rank": 8,
+        "o_groups": 2,
+        "o_lora_rank": 8,
+        "sliding_window": WINDOW,
+    },
     "dots3_note_text": {
         **_LATENT,
         **_ROUTED,
