@@ -33,6 +33,7 @@ FAMILIES: Final[Mapping[str, tuple[str, ...]]] = {
         "hotpotqa_mended",
         "hotpotqa_guided",
         "hotpotqa_learned",
+        "hotpotqa_learned_f1",
         "sciworld_learned",
         "sciworld_learned_test",
     ),
