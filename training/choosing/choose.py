@@ -26,7 +26,7 @@ from qguide.training.algorithms.choice_quality import ScoredChoice, spread_of
 from qguide.training.data.decision_groups import GroupLabels, read_groups
 from qguide.training.data.records import LabelledTree, labelled_tree
 from qguide.training.data.row_files import sha256_of_rows
-from qguide.training.data.runs import JsonlWriter, open_run, read_rows
+from qguide.training.data.runs import open_run, read_rows, rows_at_once
 from qguide.training.jobs.choice_regret import choices_by, sibling_choices_by
 from qguide.training.licence.assessment import Assessment, assess
 from qguide.training.licence.verdict import show_licence
@@ -172,14 +172,13 @@ def run_choose(config: ChooseConfig, *, console: Console | None = None) -> Manif
     """Write the best Q model's checkpoint, and show all; its manifest says whether it may guide."""
     weights = {f"sha256_of_{i}": sha256_of_q_model(name, config.inference) for i, name in enumerate(config.checkpoints)}
     with open_run(config.output, config, may_change=INFERENCE_MAY_CHANGE | {"output"}, weights=weights) as run:
-        for folder in (_SUM, CHECKPOINT):
-            shutil.rmtree(run.path / folder, ignore_errors=True)
+        shutil.rmtree(run.path / _SUM, ignore_errors=True)
         console = console or Console()
         tried = _contenders(config, HeldBack.read(config.groups, config.labels), run.path / _SUM, console)
         best = min(tried.values(), key=lambda one: one.regret)
         saved = _write(best, run.path / CHECKPOINT, {name: one.regret for name, one in tried.items()})
         shutil.rmtree(run.path / _SUM, ignore_errors=True)
-        with JsonlWriter(run.metrics) as metrics:
+        with rows_at_once(run.metrics) as metrics:
             metrics.write({name: one.licence.model_dump(mode="json") for name, one in tried.items()})
     console.print(_table(tried, best))
     console.print(f"{best.name} → {config.output / CHECKPOINT}", markup=False, soft_wrap=True)
@@ -201,8 +200,12 @@ def _contenders(config: ChooseConfig, held_back: HeldBack, sum_folder: Path, con
         raise unread[0]
     summed = [one for one in found if one.manifest.kind in MEMBERS and one.spread > 0]
     if config.sums and len(summed) > 1:
-        save_ensemble(sum_folder, [one.folder for one in summed], name=_SUM, spreads=[one.spread for one in summed])
-        found.append(Contender.of(str(sum_folder), held_back, config))
+        try:
+            save_ensemble(sum_folder, [one.folder for one in summed], name=_SUM, spreads=[one.spread for one in summed])
+        except CheckpointError as error:  # some networks read the observation, and some cannot
+            console.print(f"the sum is left out: {error}", markup=False, soft_wrap=True)
+        else:
+            found.append(Contender.of(str(sum_folder), held_back, config))
     names = [one.name for one in found]
     return {one.name if names.count(one.name) == 1 else f"{one.name}-{number}": one for number, one in enumerate(found)}
 
@@ -215,6 +218,7 @@ def _write(best: Contender, folder: Path, regrets: dict[str, float]) -> Manifest
     verdict = {"prior": best.prior, "licence": best.licence, "unjudged": "", "metrics": figures}
     manifest = best.manifest.model_copy(update=verdict)
     replace_manifest(unfinished, manifest)
+    shutil.rmtree(folder, ignore_errors=True)
     unfinished.rename(folder)
     return manifest
 

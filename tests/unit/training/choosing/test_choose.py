@@ -8,7 +8,7 @@ import pytest
 from pydantic import ValidationError
 from rich.console import Console
 
-from qguide.qnet.errors import ConfigError, HistoryTooLongError
+from qguide.qnet.errors import ConfigError, HistoryTooLongError, RecordError
 from qguide.qnet.models.manifest import Manifest, read_manifest
 from qguide.qnet.types import Message, ScoreRequest
 from qguide.training.choosing.choose import ChooseConfig, run_choose
@@ -142,6 +142,25 @@ def groups_asking(folder: Path, pair: Sequence[str]) -> Path:
             said = [candidate(f"Action: {one}", (float(one != asked), 1), count=1 + 3 * (one != asked)) for one in pair]
             rows.write(groups_row((said, 0), task_id=f"w{number}", first_observation=f"Say {asked}."))
     return run.path
+
+
+def test_networks_that_are_read_at_different_places_are_compared_without_a_sum(untrained: Path, tmp_path: Path) -> None:
+    later = save_qnet(tmp_path / "later", tmp_path / "policy", reads_observation=True)
+    manifest = chosen(tmp_path, untrained, later)
+    assert {"regret_of_tiny-q-0", "regret_of_tiny-q-1"} <= manifest.metrics.keys()
+    assert "regret_of_sum" not in manifest.metrics
+
+
+def test_a_finished_choice_is_kept_until_it_is_made_again(learned: Path, tmp_path: Path) -> None:
+    groups = groups_in(tmp_path / "own", range(90, 110))
+    first = chosen(tmp_path, learned, groups=(groups,))
+    groups.rename(tmp_path / "moved")
+    with pytest.raises(RecordError):
+        chosen(tmp_path, learned, groups=(groups,))
+    assert read_manifest(tmp_path / "chosen" / "checkpoint") == first
+    (tmp_path / "moved").rename(groups)
+    assert chosen(tmp_path, learned, groups=(groups,)) == first
+    assert len((tmp_path / "chosen" / "metrics.jsonl").read_text().splitlines()) == 1
 
 
 def test_what_judges_nothing_is_refused(tmp_path: Path) -> None:
