@@ -224,6 +224,8 @@ def _opened(path: Path, on_bytes: OnBytes) -> Iterator[tuple[BinaryIO, OnBytes]]
             with opener(cast(BinaryIO, file)) as packed:
                 yield cast(BinaryIO, packed), lambda count: None
         except (EOFError, OSError, lzma.LZMAError, zlib.error) as error:
+            if isinstance(error, OSError) and (error.errno or type(error) not in (OSError, gzip.BadGzipFile)):
+                raise  # of the disk or the network; what bz2 finds in the data has neither number nor class
             raise RecordError(f"{path} cannot be read: its compression is damaged") from error
     on_bytes(size_of(path))
 

@@ -81,6 +81,22 @@ def test_a_compressed_file_is_read_as_what_it_holds(end: str, pack: Callable[[by
         list(read_values(path))
 
 
+@pytest.mark.skipif(not Path("/proc/self/mem").exists(), reason="the file whose beginning cannot be read is Linux's")
+def test_a_disk_that_fails_is_not_called_damaged_compression(tmp_path: Path) -> None:
+    path = tmp_path / "rows.jsonl.gz"
+    path.symlink_to("/proc/self/mem")
+    with pytest.raises(RecordError, match="cannot be read: Input/output error"):
+        list(read_values(path))
+
+
+@pytest.mark.parametrize("end", [".gz", ".bz2", ".xz"])
+def test_what_is_not_compressed_as_its_name_says_is_refused(end: str, tmp_path: Path) -> None:
+    path = tmp_path / f"rows.jsonl{end}"
+    path.write_text(as_lines())
+    with pytest.raises(RecordError, match="compression is damaged"):
+        list(read_values(path))
+
+
 def test_values_of_an_object_have_its_kept_fields_around_them(tmp_path: Path) -> None:
     path = tmp_path / "run.json"
     path.write_text('{"info": {"name": "a"},\n"rows": [1,\n2], "late": 3}')
