@@ -1,6 +1,6 @@
 """One ALFWorld game as plain data, read from `game.tw-pddl` or built directly.
 
-A `AlfWorldGame` has only what the text engine needs: the room's receptacles and objects by their textual
+An `AlfWorldGame` has only what the text engine needs: the room's receptacles and objects by their textual
 names, the receptacles into which objects fit, the task sentence and the goal.
 """
 
