@@ -174,6 +174,8 @@ def _seed_decides(subject: _Playing) -> None:
 
 
 def _tokens_count(subject: _Playing) -> None:
+    if not subject.costs:
+        raise NotCheckedError("no step was played")
     for drawn, choice in subject.costs:
         told = choice.completion_tokens
         require(told == drawn, f"a step drew {drawn} completion tokens and tells {told}")
@@ -203,6 +205,8 @@ class _Format:
 
     def __init__(self, name: str, source: Path | None) -> None:
         self.name, self.layout, self.source = name, layout_named(name), source
+        if source is not None:
+            recording_of(source, name)  # a source that is not there is no fault of the format
 
     def episodes(self, *, default_reward: float | None = 0.0) -> list[Any]:
         """Episodes and bad records of the recording; `default_reward` is that of one without a reward."""
@@ -268,12 +272,20 @@ class _Written:
     def __init__(self, name: str, source: Path | None) -> None:
         self.job: Job = find_job(name)
         self.source = source
+        if source is not None and not source.is_file():
+            raise ConfigError(f"{source} is no file; name a file of the job by --source")
 
     def config(self, output: Path) -> Any:
         """The configuration of the job file, with another output."""
         if self.source is None:
             raise NotCheckedError("no job file is known; name one that runs in seconds by --source")
-        return load_config(self.job.config_type(), self.source, options={"output": str(output)})
+        options = {"output": str(output)} if self.has_output else {}
+        return load_config(self.job.config_type(), self.source, options=options)
+
+    @property
+    def has_output(self) -> bool:
+        """True if it writes a folder that its configuration names."""
+        return "output" in self.job.config_type().model_fields
 
 
 def _name_is_free(subject: _Written) -> None:
@@ -283,8 +295,8 @@ def _name_is_free(subject: _Written) -> None:
 
 def _parts_are_found(subject: _Written) -> None:
     require(callable(subject.job.function()), "its function is none")
-    fields = subject.job.config_type().model_fields
-    require("output" in fields or not subject.job.stage, f"a stage's configuration has no `output` among {[*fields]}")
+    fields = [*subject.job.config_type().model_fields]
+    require(subject.has_output or not subject.job.stage, f"a stage's configuration has no `output` among {fields}")
 
 
 def _options_are_closed(subject: _Written) -> None:
@@ -300,6 +312,8 @@ def _table_comes_back(subject: _Written) -> None:
 
 
 def _job_resumes(subject: _Written) -> None:
+    if not subject.has_output:
+        raise NotCheckedError("its configuration has no `output`")
     with TemporaryDirectory() as folder:
         output = Path(folder) / "run"
         written = []
@@ -352,7 +366,7 @@ def check_plugin(kind: PluginKind, name: str, source: Path | None = None) -> lis
             checked without it.
 
     Raises:
-        ConfigError: nothing is named so, or it cannot be imported.
+        ConfigError: nothing is named so, or it cannot be imported, or there is no such source.
     """
     build, checks = _CONTRACTS[kind]
     return findings_of(checks, build(name, source))

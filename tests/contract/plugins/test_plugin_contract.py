@@ -111,6 +111,17 @@ def run_growing(config):
 
 
 GROWING = Job("growing", "broken_plugins:GrowingConfig", "Data", "Writes all rows again.")
+
+
+class QuietConfig(JobOptions):
+    folder: str = ""
+
+
+def run_quiet(config):
+    return {}
+
+
+QUIET = Job("quiet", "broken_plugins:QuietConfig", "Data", "Breaks no rule, and writes nothing.", stage=False)
 """
 
 
@@ -127,6 +138,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
             (tmp_path / block.text.split()[1].rstrip(",")).write_text(block.text)
     (tmp_path / "episode.json").write_text('{"messages": [], "reward": 1}')
     (tmp_path / "growing.toml").write_text('output = "runs/growing"')
+    (tmp_path / "quiet.toml").write_text('folder = "runs"')
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(str(tmp_path))
     return tmp_path
@@ -177,6 +189,17 @@ def test_what_the_documentation_writes_keeps_to_the_contract(kind: PluginKind, n
     assert "failed" not in outcomes(kind, name)
 
 
+def test_a_job_that_is_no_stage_needs_no_output(folder: Path) -> None:
+    found = check_plugin("jobs", "broken_plugins:QUIET", folder / "quiet.toml")
+    assert [one.outcome for one in found] == ["passed"] * 4 + ["not checked"]
+
+
+@pytest.mark.usefixtures("folder")
+def test_a_method_that_plays_no_step_has_told_no_tokens() -> None:
+    *_, tokens = check_plugin("methods", "broken_plugins:no_agent")
+    assert (tokens.outcome, tokens.detail) == ("not checked", "no step was played")
+
+
 @pytest.mark.usefixtures("folder")
 @pytest.mark.parametrize(
     ("kind", "name", "source", "said"),
@@ -204,6 +227,13 @@ def test_what_a_plugin_breaks_is_told_with_its_remedy(kind: str, name: str, sour
     assert done.exit_code == 1, done.output
     assert said in done.output
     assert "remedy: " in done.output
+
+
+@pytest.mark.parametrize(("kind", "name"), [("formats", "atif"), ("jobs", "explore")])
+def test_a_source_that_is_not_there_is_no_fault_of_the_plugin(kind: str, name: str) -> None:
+    done = CliRunner().invoke(app, ["plugin", "check", kind, name, "--source", "nowhere"])
+    assert done.exit_code == 2, done.output
+    assert "nowhere" in done.output
 
 
 @pytest.mark.parametrize(
