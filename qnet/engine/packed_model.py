@@ -300,8 +300,10 @@ class PackedModel:
         tokens = [(7 * i + 1) % int(trunk.config.vocab_size) for i in range(length)]
         alone = {"input_ids": torch.tensor([tokens], device=self._device)}
         trunk.set_attn_implementation(self._expected_of)
-        expected = self._read(None, alone)[::every]
-        trunk.set_attn_implementation(PACKED_ATTENTION)
+        try:
+            expected = self._read(None, alone)[::every]
+        finally:  # some failures are tolerated
+            trunk.set_attn_implementation(PACKED_ATTENTION)
         entry = Entry()
         head = history_segment(entry, tokens[: length // 2 // every * every])
         entry.token_ids = head.token_ids
