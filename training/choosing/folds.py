@@ -32,6 +32,7 @@ from qguide.training.choosing.choosers import (
     rule_scores,
     served_posterior,
     stopped,
+    valid_first,
     written_until_decided,
 )
 from qguide.training.choosing.small_q import Training, credits_of, train_small_q
@@ -187,9 +188,11 @@ def _add_training(
         _add_decided(found, table, groups, held, held_q, logits["q"])
         firsts = np.unique(table.tasks[groups[:, 0]], return_index=True)[1]
         found.shown.append((groups[firsts], logits["q in group"][firsts]))
+    together = posterior_scores(table, groups, logits["q in group"], tau_in_group)
     both = {
         "posterior": posterior_scores(table, groups, logits["q"], tau),
-        "posterior in group": posterior_scores(table, groups, logits["q in group"], tau_in_group),
+        "posterior in group": together,
+        "valid then posterior": valid_first(table.valid[groups], together),
     }
     rule, better = best_rule(table, held, held_together)
     alike = design.learned_in == design.judged_in and not design.by_section

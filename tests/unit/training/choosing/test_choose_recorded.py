@@ -51,6 +51,7 @@ def test_q_learns_what_attempts_that_succeed_have_observed(tmp_path: Path) -> No
     nearly_all = 0.95 * means["oracle"]  # some groups hold no success
     assert means["q"] > nearly_all > means["random"]
     assert means["posterior"] > nearly_all
+    assert means["valid then posterior"] > nearly_all
     rows = list(read_rows(RunFolder(config.output).rows, ChosenRow))
     assert {row.section for row in rows} == {"reasoning/times"}
     assert len(rows) == 24

@@ -10,7 +10,15 @@ from hypothesis import strategies as st
 
 from qguide.qnet.types import Message
 from qguide.training.choosing.attempts import AttemptTurn, RecordedAttempt, family_of, section_of
-from qguide.training.choosing.choosers import best_rule, earned, fitted_tau, posterior_scores, rule_scores, stopped
+from qguide.training.choosing.choosers import (
+    best_rule,
+    earned,
+    fitted_tau,
+    posterior_scores,
+    rule_scores,
+    stopped,
+    valid_first,
+)
 from qguide.training.choosing.features import Cut, candidates_of, numbers_of
 from qguide.training.choosing.figures import flips_bound
 from qguide.training.choosing.small_q import credits_of
@@ -65,6 +73,13 @@ def test_votes_weigh_as_much_beside_q_as_tau_says() -> None:
     chosen = {tau: posterior_scores(table, GROUP, logits, tau).argmax().item() for tau in (0.0, 0.1, 2.5)}
     assert chosen == {0.0: 0, 0.1: 0, 2.5: 1}
     assert fitted_tau(table, GROUP, logits) == 0.0
+
+
+def test_an_invalid_candidate_stands_behind_valid_ones_however_high_its_q_is() -> None:
+    table = table_by_hand()
+    scores = posterior_scores(table, GROUP, np.array([[0.0, -1.0, -1.0, 5.0]], np.float32), 0.0)
+    assert scores.argmax() == 3
+    assert valid_first(table.valid[GROUP], scores).argsort().tolist() == [[3, 1, 2, 0]]
 
 
 def test_q_has_to_earn_more_than_the_best_rule_on_held_back_tasks() -> None:
