@@ -6,7 +6,7 @@ episodes of theirs with the embedded models, a format on a recording and a job o
 
 import hashlib
 from collections.abc import Callable, Generator, Mapping
-from contextlib import closing
+from contextlib import closing, suppress
 from functools import partial
 from itertools import pairwise
 from pathlib import Path
@@ -274,6 +274,8 @@ class _Written:
         self.source = source
         if source is not None and not source.is_file():
             raise ConfigError(f"{source} is no file; name a file of the job by --source")
+        with suppress(AttributeError, ImportError, NotCheckedError):  # a check tells what the job lacks
+            self.config(Path("output"))  # a file that is not valid is no fault of the job
 
     def config(self, output: Path) -> Any:
         """The configuration of the job file, with another output."""
@@ -366,7 +368,7 @@ def check_plugin(kind: PluginKind, name: str, source: Path | None = None) -> lis
             checked without it.
 
     Raises:
-        ConfigError: nothing is named so, or it cannot be imported, or there is no such source.
+        ConfigError: nothing is named so, or it cannot be imported, or the source is not there or not valid.
     """
     build, checks = _CONTRACTS[kind]
     return findings_of(checks, build(name, source))

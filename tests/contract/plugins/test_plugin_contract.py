@@ -229,11 +229,19 @@ def test_what_a_plugin_breaks_is_told_with_its_remedy(kind: str, name: str, sour
     assert "remedy: " in done.output
 
 
-@pytest.mark.parametrize(("kind", "name"), [("formats", "atif"), ("jobs", "explore")])
-def test_a_source_that_is_not_there_is_no_fault_of_the_plugin(kind: str, name: str) -> None:
-    done = CliRunner().invoke(app, ["plugin", "check", kind, name, "--source", "nowhere"])
+@pytest.mark.usefixtures("folder")
+@pytest.mark.parametrize(
+    ("kind", "name", "source", "said"),
+    [
+        ("formats", "atif", "nowhere", "nowhere does not exist"),
+        ("jobs", "explore", "nowhere", "nowhere is no file"),
+        ("jobs", "explore", "quiet.toml", "folder: there is no such field"),
+    ],
+)
+def test_a_source_that_cannot_be_read_is_no_fault_of_the_plugin(kind: str, name: str, source: str, said: str) -> None:
+    done = CliRunner().invoke(app, ["plugin", "check", kind, name, "--source", source])
     assert done.exit_code == 2, done.output
-    assert "nowhere" in done.output
+    assert said in done.output
 
 
 @pytest.mark.parametrize(
