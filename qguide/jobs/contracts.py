@@ -28,6 +28,7 @@ from qguide.training.data.trajectories import Trajectory
 from qguide.training.environment import take
 from qguide.training.environments.corridor import Corridor, CorridorConfig, CorridorEnvironment, CorridorSuite
 from qguide.training.evaluation.methods import Play, method_of
+from qguide.training.evaluation.results import EPISODES
 from qguide.training.jobs.label import LabelConfig, labels_of
 from qguide.training.recordings.fields import Fields
 from qguide.training.recordings.formats.read import layout_named, read_episodes, recording_of
@@ -322,13 +323,16 @@ def _job_resumes(subject: _Written) -> None:
         for _ in range(2):
             subject.job.function()(subject.config(output))
             written.append(_hashes(output))
-    require(bool(written[0]) or not subject.job.stage, f"it writes neither {ROWS} nor weights into `output`")
+    require(
+        bool(written[0]) or not subject.job.stage, f"it writes neither {ROWS} nor {EPISODES} nor weights into `output`"
+    )
     require(written[0] == written[1], "a second run changes what the first one wrote")
 
 
 def _hashes(output: Path) -> dict[str, str]:
-    """Hashes of the rows and weights of a run folder."""
-    kept = [path for path in sorted(output.rglob("*")) if path.name == ROWS or path.suffix == ".safetensors"]
+    """Hashes of the rows, episodes and weights of a run folder."""
+    names = (ROWS, EPISODES)
+    kept = [path for path in sorted(output.rglob("*")) if path.name in names or path.suffix == ".safetensors"]
     return {str(path.relative_to(output)): hashlib.sha256(path.read_bytes()).hexdigest() for path in kept}
 
 

@@ -23,7 +23,7 @@ RECORDED = ("judge", "mcts")
 JOB = """
 policy = "random"
 output = "runs/trees"
-exploration.max_draws = 4
+{option}
 
 [environment]
 name = "fake"
@@ -175,9 +175,10 @@ def test_each_job_keeps_to_the_contract(job: str) -> None:
     assert "failed" not in outcomes("jobs", job)
 
 
-def test_a_job_that_is_run_keeps_what_is_there(tmp_path: Path) -> None:
-    (tmp_path / "explore.toml").write_text(JOB)
-    assert outcomes("jobs", "explore", tmp_path / "explore.toml") == {"passed"}
+@pytest.mark.parametrize(("job", "option"), [("explore", "exploration.max_draws = 4"), ("evaluate", "max_steps = 2")])
+def test_a_job_that_is_run_keeps_what_is_there(job: str, option: str, tmp_path: Path) -> None:
+    (tmp_path / "job.toml").write_text(JOB.format(option=option))
+    assert outcomes("jobs", job, tmp_path / "job.toml") == {"passed"}
 
 
 @pytest.mark.usefixtures("folder")
