@@ -36,7 +36,10 @@ def test_a_job_trains_in_two_workers_of_ray_train(tmp_path: Path) -> None:
     program = tmp_path / "train.py"
     program.write_text(example.replace("num_workers=4", "num_workers=2"))
     quiet = {"RAY_USAGE_STATS_ENABLED": "0", "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0", "RAY_worker_niceness": "0"}
-    environment = os.environ | quiet | {"PYTHONPATH": f"{ROOT}{os.pathsep}{os.environ.get('PYTHONPATH', '')}"}
+    any_disk = {"RAY_local_fs_capacity_threshold": "1"}  # however full the machine's is
+    environment = (
+        os.environ | quiet | any_disk | {"PYTHONPATH": f"{ROOT}{os.pathsep}{os.environ.get('PYTHONPATH', '')}"}
+    )
     done = subprocess.run(
         [sys.executable, program.name], cwd=tmp_path, env=environment, capture_output=True, text=True, check=False
     )
