@@ -42,10 +42,8 @@ class StepResult:
     """Effect of one action.
 
     Attributes:
-        observation: the text that the agent reads next.
         reward: outcome reward if the episode ends here, in [0, 1]. An environment without partial
             credit gives 0 until the task is solved.
-        terminated: the task is over, won or lost for good.
         valid: False if the environment did not understand the action. The agent never sees this.
         truncated: the environment's own limit ended the episode, and the task is not over.
     """
@@ -114,11 +112,7 @@ class SnapshotEnvironment(Environment, Protocol):
 
 
 def reward_of(value: object) -> float:
-    """A reward that somebody's code or server gave, as a finite number.
-
-    Raises:
-        EnvironmentFailureError: it is none.
-    """
+    """A reward that somebody's code or server gave, as a finite number."""
     if isinstance(value, SupportsFloat) and not isinstance(value, str | bytes):
         with suppress(TypeError, ValueError, OverflowError):
             if isfinite(reward := float(value)):
@@ -129,10 +123,6 @@ def reward_of(value: object) -> float:
 
 def flag_of(value: object, name: str) -> bool:
     """A flag that somebody's code or server gave; one that is missing (None) is false.
-
-    Args:
-        value: the flag; numpy's booleans are booleans as well.
-        name: what it is called there.
 
     Raises:
         EnvironmentFailureError: it is neither true nor false. A text such as "false" would count
@@ -150,12 +140,7 @@ def flag_of(value: object, name: str) -> bool:
 
 
 def take(environment: Environment, action: Action) -> StepResult:
-    """Take a bare action or call a tool.
-
-    Raises:
-        EnvironmentFailureError: the engine failed, the episode is over, it has no tools, or its
-            reward is no number.
-    """
+    """Take a bare action or call a tool."""
     result = _answer_to(environment, action)
     reward = reward_of(result.reward)
     return result if result.reward is reward else replace(result, reward=reward)
@@ -299,11 +284,8 @@ class EnvironmentBundle(Generic[C]):
     """Everything that jobs and commands know about one environment.
 
     Attributes:
-        name: name in the registry, in job files and in rows.
-        config: type of its `[environment]` table.
         build_suite: builds the tasks and the engine that a validated table describes. It may raise
             `ConfigError` if there are no such tasks.
-        chat: its system message, and how a reply is parsed into an action.
         is_success: decides from (outcome reward, terminated) whether an episode is a success.
         task_markers: texts by which the first observation introduces the task. Policies that are
             trained on the environment keep them, for a server that paraphrases tasks.

@@ -156,7 +156,6 @@ def _match(attention: LlamaAttention, rows: slice, spaces: Sequence[Tensor], slo
 
     Args:
         spaces: (E, D) subspaces in which a token has itself and the tokens before it, in order.
-        slow_F: the frequencies that take part.
     """
     slow_E = slow_F.repeat(2)
     query_ED, key_ED = attention.q_proj.weight[rows], attention.k_proj.weight[rows]

@@ -143,7 +143,6 @@ def drawn_of(replies: Sequence[Message], *, first_greedy: bool | None) -> tuple[
     """The different candidates of some draws; empty where the draws tell nothing.
 
     Args:
-        replies: as they were drawn, repetitions included.
         first_greedy: whether the first one was drawn at temperature 0; None if unknown.
     """
     if len(replies) < 2 and not first_greedy:
@@ -224,7 +223,6 @@ class ChatFormat:
     """The form of an environment's episodes as chats.
 
     Attributes:
-        system: the system message before the first observation, or None.
         parse_action: extracts the bare action from a whole reply.
         tools: what replies may call, in OpenAI's shape; empty if the actions are text. Policies get
             them with every request.

@@ -69,7 +69,6 @@ class TauFit:
     Attributes:
         curve: one point per temperature, in the order of the grid.
         decisions: number of decisions whose outcomes differ.
-        tasks: number of their tasks.
     """
 
     tau: float

@@ -77,12 +77,7 @@ def family_of(model: str, families: Mapping[str, Sequence[str]]) -> str:
 def read_attempts(
     sources: Sequence[Path], reading: Reading, *, models: Sequence[str] = ("*",)
 ) -> list[RecordedAttempt]:
-    """The attempts of some models, in the order of the sources.
-
-    Args:
-        sources: recordings that `qguide import` reads, what it wrote, and runs of
-            `recorded-groups`.
-    """
+    """The attempts of some models, in the order of the sources."""
     fields = reading.fields  # once: they read the file of outcomes
     found = [
         attempt
@@ -106,7 +101,6 @@ def _read(source: Path, reading: Reading, fields: Fields) -> Iterator[RecordedAt
 
 
 def _of_group(row: TreeRow) -> Iterator[RecordedAttempt]:
-    """An attempt of one turn for every run that took a candidate."""
     opening = (Message("user", row.first_observation),)
     for candidate in decisions_of(row)[0].candidates:
         turn = AttemptTurn(Message("assistant", candidate.action), candidate.observation, _known(candidate.logprob))

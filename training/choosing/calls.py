@@ -83,7 +83,6 @@ def _arguments(given: Any) -> Mapping[str, Any]:
 
 
 def _read_json(text: str) -> Iterator[Call]:
-    """Objects in JSON, one or many, in a list or one after the other."""
     decoder, place = json.JSONDecoder(), 0
     if not text.startswith(("{", "[")):
         return
@@ -98,7 +97,6 @@ def _read_json(text: str) -> Iterator[Call]:
 
 
 def _read_lines(text: str) -> Iterator[Call]:
-    """Objects of Python, one a line."""
     for line in text.splitlines():
         if line.strip().startswith("{"):
             try:
@@ -172,7 +170,6 @@ def _value(node: ast.expr) -> Any:
 
 
 def _read_named_json(text: str) -> Iterator[Call]:
-    """A name on one line and its arguments in JSON on the next."""
     if found := _NAMED_JSON.fullmatch(text):
         try:
             yield Call(plain_name(found[1]), _arguments(json.loads(found[2])))

@@ -82,7 +82,6 @@ class HeldBack:
     """Decisions that judge Q models.
 
     Attributes:
-        rows: decision groups.
         trees: labelled trees, where there are no groups.
         judged_by: where they were read, for a licence.
     """

@@ -123,7 +123,6 @@ class OfferedAttempt(Row):
         said: its last action.
         answer: what followed, where it may be read.
         q_value: probability of success.
-        reward: of the whole attempt.
     """
 
     model: str
@@ -150,12 +149,7 @@ class ChoiceRow(Row):
 
 
 def run_choose_recorded(config: ChooseRecordedConfig) -> dict[str, float]:
-    """Write a row for each task, and the figures.
-
-    Returns:
-        The mean reward of each chooser, the share of calls that could be read, and the share of Q
-        models with a licence.
-    """
+    """Write a row for each task, and the figures."""
     with open_run(config.output, config) as run:
         attempts = read_attempts(config.source, config, models=config.models)
         flat, table = table_of_attempts(config, attempts)
@@ -215,7 +209,6 @@ def _one_thread() -> Iterator[None]:
 
 
 def _choices(flat: Sequence[ReadAttempt], table: Table, found: Earned) -> Iterator[ChoiceRow]:
-    """One choice of each task."""
     written = set()
     for groups, logits in found.shown:
         ruled = rule_scores(table, groups)[_SHOWN_RULE]

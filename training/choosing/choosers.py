@@ -92,10 +92,6 @@ def best_rule(table: Table, groups: Ints, scores: Floats) -> tuple[str, bool]:
     """The rule that earned most in held-back groups, and whether Q earned more than that.
 
     It did if its gain over the rule, by task, is above the gain's standard error.
-
-    Args:
-        groups: of held-back tasks.
-        scores: of Q, in these groups.
     """
     rules = rule_scores(table, groups)
     gained = {name: earned(table, groups, rules[name]) for name in RULES if name in rules}
@@ -132,7 +128,6 @@ def stopping_figures(
         tasks: (g,) of each group.
         among: (g,) true for the groups that count.
         kept: of each chooser, for each training, the parts that `stopped` returned.
-        unit: of lengths.
     """
     counts = np.bincount(tasks[among])
     weights = (1 / counts[tasks[among]])[:, None, None]

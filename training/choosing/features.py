@@ -267,15 +267,7 @@ def _log(count: float) -> float:
 
 @dataclass(frozen=True, slots=True)
 class Cut:
-    """The cut of attempts, and what is read of them.
-
-    Attributes:
-        after: number of first actions that are equal in a state.
-        turns: of each candidate, behind the state.
-        observed: the answer to the last of them may be read, so the attempt must still run then.
-        finished: in place of that, attempts have ended, and the turns are their last ones.
-        answer: finds the answer in an action; actions of equal answers are equal.
-    """
+    """The cut of attempts, and what is read of them; see `ChooseRecordedConfig`."""
 
     after: int = 0
     turns: int = 1

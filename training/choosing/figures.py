@@ -36,9 +36,6 @@ def task_means(found: Earned) -> tuple[list[int], dict[str, Column], dict[str, l
 def figures(table: Table, found: Earned, *, kept: Sequence[bool]) -> dict[str, Any]:
     """The figures of a page, over the tasks that are kept.
 
-    Args:
-        kept: for each task that was assessed.
-
     Returns:
         `choosers`: by name the reward with its interval, and of trained ones `trainings`.
         `comparisons`: of each trained chooser with a random choice, with the best rule and with

@@ -45,11 +45,7 @@ _NUMBER_WORDS: Final = {
 
 @dataclass(frozen=True, slots=True)
 class DescribedFunction:
-    """One function that may be called.
-
-    Attributes:
-        words: of its name and description.
-    """
+    """One function that may be called."""
 
     name: str
     words: frozenset[str]

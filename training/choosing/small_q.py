@@ -48,11 +48,7 @@ class Training:
 
 
 class SmallQ(nn.Module):
-    """Logit of success of each candidate of a group.
-
-    Args:
-        width: of the numbers.
-    """
+    """Logit of success of each candidate of a group."""
 
     def __init__(self, width: int, options: Training) -> None:
         super().__init__()
@@ -84,7 +80,6 @@ def train_small_q(
     Args:
         credit: (n, k) of each candidate in these groups, as `credits_of` finds it.
         held_back: groups of other tasks, by which training ends.
-        in_group: read how a candidate stands among the others.
     """
     torch.manual_seed(seed)
     read = _Reader(table, groups, credit, in_group=in_group)

@@ -34,7 +34,6 @@ def load_config(
     """Read the configuration of a job.
 
     Args:
-        path: its TOML file; None starts from the defaults.
         overrides: "field=value" or "table.field=value"; later ones replace earlier ones.
         options: values of command line options by "table.field"; None means not given. They
             replace those of the file, and `overrides` replace them.

@@ -79,9 +79,7 @@ class GroupDecision:
         candidates: distinct by `reply_key`, in the order in which they were first drawn; a single
             one if all draws agreed. In a state that was not valued there is only the taken one,
             whose roll-out is the rest of the episode itself.
-        chosen: index of the candidate that the episode took.
         greedy: index of the policy's greedy reply; None if it was not among the draws.
-        history: the state.
         after_noop: the environment did not understand the action before it.
     """
 

@@ -23,14 +23,7 @@ _AT_ONCE: Final = 1000
 
 
 def read_parquet(file: IO[bytes], kind: type[BaseModel], *, name: str) -> Iterator[bytes]:
-    """The rows of a kind as lines of JSON.
-
-    Args:
-        name: of the file, for messages.
-
-    Raises:
-        RecordError: it is not parquet, or its columns are of another shape than the kind's.
-    """
+    """The rows of a kind as lines of JSON."""
     pyarrow = _pyarrow()
     try:
         for batch in pyarrow.parquet.ParquetFile(file).iter_batches(batch_size=_AT_ONCE):
@@ -104,7 +97,6 @@ def _pyarrow() -> Any:
 
 
 def _columns(row: BaseModel) -> dict[str, object]:
-    """The fields of a row, as columns."""
     return {
         name: [{"name": key, "value": each} for key, each in value.items()]
         if get_origin(type(row).model_fields[name].annotation) is dict

@@ -29,12 +29,9 @@ class PreferenceRow(TaskRow):
     """One preference pair: `pairs`, `rro` and `ipr` write it, `train-dpo` reads it.
 
     Attributes:
-        level: length of what is compared.
-        source: origin of the pair.
         messages: the state, from the system message or the first observation to the last one.
         chosen: the better continuation: a reply, then observations (of one or more messages) and
             replies in turn. The last message is a reply. Observations are context, never scored.
-        rejected: the worse one.
         chosen_value: on the scale of its source, above `rejected_value`.
         depth: actions before the state.
         candidates: how many continuations the state had; of `rro`, the number of draws.
@@ -118,15 +115,7 @@ def preference_row(
     candidates: int,
     mistakes: Sequence[int] = (),
 ) -> PreferenceRow:
-    """The row of a pair.
-
-    Args:
-        task: any row of the pair's task.
-        origin: level and source of the pair.
-        state: its messages as rows, which the pairs of one state share.
-        chosen, rejected: the better and the worse continuation.
-        candidates: how many continuations the state had.
-    """
+    """The row of a pair."""
     level, source = origin
     return PreferenceRow(
         task_id=task.task_id,

@@ -80,11 +80,7 @@ def row_files(source: Path) -> list[Path]:
 
 
 def found_below(folder: Path, pattern: str = "**/*", *, folders: bool = False) -> list[Path]:
-    """The files below a folder that a pattern names, by name, here or at an address.
-
-    Args:
-        folders: find those, too.
-    """
+    """The files below a folder that a pattern names, by name, here or at an address."""
     if not (address := address_of(folder)):
         return [path for path in sorted(folder.glob(pattern)) if folders or path.is_file()]
     with _reached(address) as (system, place, _):
@@ -282,7 +278,6 @@ class RowStore(Generic[Row]):
                 file.flush()
 
     def _copied(self) -> IO[bytes]:
-        """The file of all copies."""
         if self._copies is None:
             self._copies = self._open.enter_context(_temporary())
         return self._copies

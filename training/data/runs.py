@@ -94,8 +94,6 @@ def open_run(
     """Start a run in `folder`, or resume the one there, and lock the folder during the block.
 
     Args:
-        folder: created if it is missing; no other job can use it until the block ends.
-        config: written to `config.json` by a new run, compared with it by a resumed one.
         may_change: fields and tables that do not change the rows, such as `parallel`; "*" in a
             name stands for anything, as in "upstreams.*.url".
         weights: hashes of the models that the run uses, stored beside the fields of `config`.
@@ -173,12 +171,7 @@ def _refuse_other_config(run: RunFolder, resolved: Mapping[str, object], may_cha
 def config_differences(
     before: Mapping[str, object], now: Mapping[str, object], may_change: Set[str] = frozenset()
 ) -> list[str]:
-    """Each field that differs between two configurations, with both of its values.
-
-    Args:
-        before, now: the configurations, as JSON would keep them.
-        may_change: patterns of fields that may differ, as in `open_run`.
-    """
+    """Each field that differs between two configurations, with both of its values."""
     old, new = dict(_flat(before)), dict(_flat(now))
     missing = object()
     return [

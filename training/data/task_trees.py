@@ -43,7 +43,6 @@ def split_task_id(task_id: str, digest: str, *, among: Collection[str]) -> str:
     """Task id of the tree with one of a task's openings.
 
     Args:
-        digest: hash of the tree's opening.
         among: hashes of all openings of the task; a single one leaves the id as it is.
     """
     return f"{task_id}#{digest}" if len(among) > 1 else task_id

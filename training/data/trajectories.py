@@ -31,10 +31,8 @@ class Trajectory:
         messages: the whole chat, up to the observation after the last action where it is known.
         reward: outcome at the end, whether the environment or a step limit ended it.
         task_id: equal for episodes of one task.
-        terminated: False if a step limit cut it off.
         mistakes: indices of the replies that are not to be imitated.
         source: "expert" or the policy's name; "" if it is not known.
-        environment: "" if it is not known.
         drawn: the policy's candidates before each reply; empty if they are not known.
         earned: the outcome if the episode had ended after each reply; empty if that is not known.
         left_out: what of a recording no Q model reads, and how often it was there.
@@ -87,12 +85,7 @@ class Trajectory:
         return tuple(replace(s, drawn=d) for s, d in zip(steps, self.drawn, strict=True))
 
     def to_row(self, *, environment: str = "", completion_tokens: int = 0) -> TreeRow:
-        """The episode as a tree of one path.
-
-        Args:
-            environment: name of the environment where the episode does not know its own.
-            completion_tokens: tokens generated for the replies; 0 for an expert.
-        """
+        """The episode as a tree of one path."""
         system, opening = split_system(self.opening)
         text = observation_text(opening)
         plain = opening == (observation_message(text),)

@@ -32,8 +32,6 @@ class ScoredDecisionRow(Row):
         step: number of actions before it.
         after_invalid: the environment did not understand the action before it.
         replies: the distinct candidates, in the order in which they were drawn.
-        draws: how often each candidate was drawn.
-        q_values: the scorer's values, one per candidate.
         steps: expected steps to the end with each candidate; see `candidate_steps`.
         valid: False where the environment did not understand the action.
         greedy: index of the policy's greedy reply, None if it was not drawn.
@@ -78,11 +76,7 @@ def candidate_steps(candidate: NodeRow, *, horizon: float) -> float:
 
 
 def scored_episode(row: TreeRow, scores: Sequence[Sequence[float]], *, most_steps: float) -> ScoredEpisodeRow:
-    """A row's decisions with a scorer's values.
-
-    Args:
-        row: decisions with a single candidate are left out.
-    """
+    """A row's decisions with a scorer's values."""
     made = decisions_of(row)
     return ScoredEpisodeRow(
         task_id=row.task_id,

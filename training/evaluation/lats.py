@@ -33,13 +33,7 @@ EXPLORATION = 1.0
 
 
 class TreeSearch:
-    """Tree search of one task.
-
-    Args:
-        options: M candidates are drawn at each expansion.
-        observes: the Q model is read after the observation.
-        is_success: the environment's criterion, from (outcome reward, terminated).
-    """
+    """Tree search of one task."""
 
     def __init__(self, game: Game, options: Play, *, observes: bool, is_success: Callable[[float, bool], bool]) -> None:
         self._game = game

@@ -36,17 +36,7 @@ from qguide.training.trajectory import reply_key
 
 @dataclass(frozen=True, slots=True)
 class Play:
-    """Options of an episode.
-
-    Attributes:
-        candidates: M, for every method that chooses among candidates.
-        sampling: sampling of the candidates; its seed is replaced at every step.
-        greedy_candidate: draw the first of the M candidates greedily.
-        max_steps: actions after which an episode is cut off.
-        tau: temperature of Q in q-posterior.
-        greedy_weight: added to the log prior of the greedy reply.
-        until: q-posterior draws only until decided.
-    """
+    """Options of an episode; see `EvaluateConfig`."""
 
     candidates: int = 5
     sampling: Sampling = field(default_factory=Sampling)
@@ -88,12 +78,7 @@ def random_distinct(play: Play, seed: int, task_id: str) -> Agent:
 
 
 def no_repeat(play: Play, seed: int, task_id: str, *, void_observation: str) -> Agent:
-    """A random one of the distinct candidates, without the actions that have just failed.
-
-    Args:
-        void_observation: the environment's answer to an action that it does not understand; if it
-            is "", no candidate is left out.
-    """
+    """A random one of the distinct candidates, without the actions that have just failed."""
 
     def pick(history: History, drawn: Sequence[Candidate], rng: Random) -> Candidate:
         failed = _failed_actions(history, void_observation)
@@ -143,7 +128,6 @@ def _choosing(play: Play, seed: int, task_id: str, pick: Pick) -> Agent:
 
 
 def _distinct(drawn: Sequence[Candidate]) -> list[Candidate]:
-    """The first candidate of each message."""
     return list({candidate.message: candidate for candidate in reversed(drawn)}.values())[::-1]
 
 
@@ -182,8 +166,6 @@ def q_guided(
 
     Args:
         trajectory: number of the trajectory of q-guided-n; 0 is the only one of q-guided.
-        explored: share of the steps that take a random one of their candidates.
-        prior: weighed against Q, as a server does with a Q model that has one.
     """
     parts = ("q-guided-n", trajectory) if trajectory else ()
     sampling_at = seeded(play.drawing, seed, task_id, *parts)
@@ -262,11 +244,7 @@ AGENTS: Final[Mapping[str, Method]] = {
 
 
 def method_of(name: str) -> Method:
-    """The method of ours, or the one that an import path names.
-
-    Raises:
-        ConfigError: there is none.
-    """
+    """The method of ours, or the one that an import path names."""
     if name in AGENTS:
         return AGENTS[name]
     if ":" not in name:

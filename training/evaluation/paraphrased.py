@@ -28,9 +28,7 @@ class ParaphraseRow(Row):
     """One task's description in other words.
 
     Attributes:
-        task: its own words.
         texts: paraphrases, each another text than `task`.
-        source: name of the model that wrote them.
     """
 
     version: Literal[1] = 1
@@ -61,9 +59,7 @@ def with_paraphrases(agent: Agent, texts: Sequence[str], markers: Sequence[TaskM
     """An agent whose candidate k > 0 of a step is drawn under text k - 1, as the server draws it.
 
     Args:
-        agent: draws candidates by `SampleRequest`.
         texts: paraphrases of its task; they are used round and round.
-        markers: of the environment; they say where the task stands.
     """
 
     def redraw(request: SampleRequest, place: TaskPlace, drawn: int) -> Sequence[SampleRequest]:

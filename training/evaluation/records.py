@@ -98,15 +98,12 @@ class EpisodeRow(Row):
         seed: None for a deterministic method.
         reward: outcome reward; for a method of several trajectories, that of the chosen one, to
             which `success`, `steps`, `terminated`, `too_long` and `actions` belong too.
-        success: the environment's verdict.
         too_long: the episode was cut off because the history exceeded a model's context.
         decisions: steps at which the method chose, over all trajectories.
         distinct_candidates: number of distinct replies, summed over the decisions.
         invalid_actions: number of invalid actions, over all trajectories; for q-beam, in the
             chosen one.
         completion_tokens: tokens of all candidates of all trajectories, and of reflections.
-        wall_time_s: the episode's share of the time of policy, scorer and environment.
-        actions: the replies taken.
         trajectories: those between which the method chose; empty for other methods.
         reflections: what the policy wrote between them; for reflexion only.
         excess_tokens: completion tokens above the budget that the method had.
@@ -144,10 +141,6 @@ class MethodRow(Row):
         success_rate: share of the episodes that succeeded by the environment's own criterion.
         ci95: Wilson score interval of `success_rate` over tasks.
         completion_tokens: total over the episodes.
-        excess_tokens: those above the budgets of the episodes, likewise.
-        wall_time_s: total of the episodes' shares; see `EpisodeRow`.
-        peeks: the method chooses or goes on by the true reward.
-        deterministic: the rows of all seeds have the same episodes.
     """
 
     method: MethodName
@@ -178,7 +171,6 @@ class MethodSummary(Row):
     Attributes:
         ci95: percentile bootstrap of `success_rate` over tasks; a task's seeds stay together.
         reward_ci95: the same of `mean_reward`; older results have none.
-        success_by_kind: success rate of each goal type.
     """
 
     method: MethodName
@@ -200,7 +192,6 @@ class Comparison(Row):
         difference: mean reward of `method` minus that of `other`, over tasks and seeds.
         ci95: percentile bootstrap over tasks; a task's seeds stay together.
         p_value: two-sided sign-flip permutation test of the tasks' mean differences.
-        tasks: number of tasks that both methods played under every seed.
     """
 
     method: MethodName
@@ -226,11 +217,9 @@ class Results(Row):
 
     Attributes:
         complete: every task has an episode of every method and seed.
-        kinds: number of tasks of each goal type.
         usage: what a hosted policy's requests cost; None for a policy of this process.
         judge_usage: what a judge's requests cost in the last run, cached tokens counted as read;
             None for a trained Q model.
-        notes: explanations of the figures.
     """
 
     version: Literal[1] = 1

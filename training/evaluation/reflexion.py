@@ -44,13 +44,7 @@ class Reflexion(JobOptions):
 
 @dataclass(frozen=True, slots=True)
 class Reflecting:
-    """Trials of one task.
-
-    Attributes:
-        play: plays an agent's whole episode.
-        options: of the trials; their sampling is that of the notes, too.
-        is_success: the environment's criterion, from (outcome reward, terminated).
-    """
+    """Trials of one task."""
 
     play: Callable[[Agent], RolloutTask[Episode]]
     options: Play

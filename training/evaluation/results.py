@@ -271,13 +271,7 @@ def condition(results: Results, name: str) -> object:
 def require_comparable(
     evaluations: Sequence[tuple[Path, Results]], *, has_to_agree: Callable[[str], bool], remedy: str
 ) -> None:
-    """Check that evaluations agree with the first one.
-
-    Args:
-        evaluations: run folders and their results.
-        has_to_agree: says of each field of the configuration if it must not differ.
-        remedy: end of the error's message.
-    """
+    """Check that evaluations agree with the first one."""
     first_run, first = evaluations[0]
     for run, other in evaluations[1:]:
         for name in filter(has_to_agree, sorted(first.config.keys() | other.config.keys())):

@@ -64,12 +64,7 @@ class TaskTrials:
         budgets: for each seed, the completion tokens of `budget_of` once it is played.
         budget_of: the guided method whose tokens either best-of-n gets; None if none is played,
             and it draws `trajectories`.
-        trajectories: maximum number of trajectories of either best-of-n, beside that budget.
-        guided_trajectories: N, the number of trajectories of q-guided-n.
-        verification: options of the methods that try before they choose.
         paraphrases: of the task; some if a method draws under them.
-        on_row: called with each episode as soon as it is over.
-        on_failure: called with each episode that could not be played.
     """
 
     playable: PlayableTask

@@ -31,9 +31,6 @@ class Verification:
 
     Attributes:
         observes: the Q model is read after the observation; otherwise at the action.
-        stop_at: value of a trajectory at which no more are drawn; None draws all.
-        beams: number of trajectories that `q-beam` keeps.
-        iterations: maximum number of trajectories of `lats`.
     """
 
     observes: bool = False
@@ -49,9 +46,6 @@ class Searched:
     Attributes:
         values: Q of the states of each trajectory that were valued, in order; empty for a method
             that did not ask.
-        scored_tokens: tokens that went through the Q model's trunk.
-        reflections: what the policy wrote between the trajectories.
-        excess_tokens: tokens of the episodes above their budget.
     """
 
     episodes: list[Episode]

@@ -47,11 +47,7 @@ class Contrast(JobOptions):
 
 @dataclass(frozen=True, slots=True)
 class RewardModel:
-    """A Q model that answers the task's score requests with step rewards.
-
-    Attributes:
-        observes: it is read after the action's observation.
-    """
+    """A Q model that answers the task's score requests with step rewards."""
 
     observes: bool = False
 
@@ -78,11 +74,7 @@ class Contrasted:
 
     Attributes:
         own: the agent's episode from the start; empty if there is no room for a first reply.
-        deviations: where it left the expert's trajectory.
         expert_rewards: reward of the expert's step t, of the steps that were compared.
-        episodes: number of episodes that the agent played.
-        rollouts: number of roll-outs for step rewards.
-        completion_tokens: tokens generated for all of them.
     """
 
     own: tuple[Step, ...]
@@ -107,11 +99,8 @@ def contrast_task(
     """Let the agent explore along one trajectory; a rollout task.
 
     Args:
-        expert: its steps, the last one with the outcome.
-        options: of the agent and of its mistakes.
         rewards: of the roll-outs; its limits are those of the agent's episodes, too.
         known: rewards of the expert's steps that were computed before.
-        reward_model: gives step rewards in place of roll-outs.
     """
     explorer = _Explorer(game, first_observation, options, rewards)
     rewarder = _StepRewarder(explorer, expert, dict(known), reward_model)

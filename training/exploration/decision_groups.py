@@ -170,8 +170,6 @@ def play_decisions(
     """Play one episode, then each of its candidates to the end, as a rollout task.
 
     Args:
-        continuing: makes the agents that play on.
-        repetitions: number of continuations of each candidate.
         first: number of them that come first; the others only where outcomes in the state vary.
         valued: False plays whole episodes only, because the environment allows no branches.
         budget: when it is spent, no further state is valued.

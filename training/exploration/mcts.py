@@ -125,9 +125,7 @@ class SearchedTree:
     Attributes:
         misses: number of expansions without a new action.
         expanded: nodes whose candidates were drawn.
-        iterations: number of selections from the root.
         outcomes: outcomes of the evaluations, in order; an iteration has one or several.
-        completion_tokens: tokens generated, including those of duplicates.
     """
 
     tree: Tree
@@ -162,11 +160,7 @@ class _Player:
 
 
 def search_task(game: Game, mcts: Mcts, *, source: str) -> RolloutTask[SearchedTree]:
-    """Search one task; a rollout task.
-
-    Args:
-        source: the policy's name, for the candidates that it brings.
-    """
+    """Search one task; a rollout task."""
     player = _Player(game, mcts, source)
     search = SearchedTree(Tree((yield from game.first())))
     while search.iterations < mcts.iterations and not search.has_found(mcts.stop_at):

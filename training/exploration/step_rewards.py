@@ -52,7 +52,6 @@ def play_together(tasks: Sequence[RolloutTask[T]]) -> RolloutTask[list[T]]:
 def _advance(
     task: RolloutTask[T], number: int, answer: Answer, asked: dict[int, SampleRequest], results: dict[int, T]
 ) -> RolloutTask[None]:
-    """Run a task until it asks for a candidate or ends."""
     while True:
         try:
             request = resume(task, answer)
@@ -70,7 +69,6 @@ def _advance(
 
 
 def _draw(asked: dict[int, SampleRequest]) -> RolloutTask[dict[int, Answer]]:
-    """Candidates of all requests, drawn in one go."""
     alike: dict[SampleRequest, list[int]] = defaultdict(list)
     for number, request in asked.items():
         unseeded = replace(request.sampling, seed=None)
@@ -85,7 +83,6 @@ def _draw(asked: dict[int, SampleRequest]) -> RolloutTask[dict[int, Answer]]:
 
 
 def _ask(requests: Sequence[SampleRequest]) -> RolloutTask[list[Answer]]:
-    """One answer per request."""
     try:
         drawn: list[list[Candidate]] = yield SampleRequests(tuple(requests))
         return [Answer(candidates) for candidates in drawn]
@@ -145,7 +142,6 @@ class StepReward:
 
     Attributes:
         rollouts: a single one, of no steps, if the prefix is a whole episode.
-        completion_tokens: tokens generated for the roll-outs.
     """
 
     rollouts: tuple[RolloutEnd, ...]
@@ -166,7 +162,6 @@ def step_reward(
 
     Args:
         steps: as they were played; none for the reward of the task itself.
-        parts: of the draws' seeds, beside the game's.
     """
     if options.is_over(steps):
         return StepReward((RolloutEnd(steps[-1].reward, 0, steps[-1].terminated),))

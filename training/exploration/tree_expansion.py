@@ -98,7 +98,6 @@ class ExploredTree:
 
     Attributes:
         misses: number of attempts at a branch in which no candidate was new.
-        completion_tokens: tokens generated, including those of discarded candidates.
     """
 
     tree: Tree
@@ -120,7 +119,6 @@ def explore_task(
 
     Args:
         expert: the expert's trajectory, merged and expanded after the policy's own.
-        mistakes: indices of its steps that are not to be imitated.
         budget: when it is spent, a tree with a trajectory gets no more.
     """
     search = _Search(game, Tree((yield from game.first())), exploration, budget or RunBudget())

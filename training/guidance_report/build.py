@@ -65,7 +65,6 @@ class _Notes:
 
 
 def _noting(episodes: Iterable[list[OfferRow]], notes: _Notes) -> Iterator[list[OfferRow]]:
-    """The episodes, each noted as it passes."""
     for rows in episodes:
         notes.other_taus.add(rows)
         notes.values.add(rows)
@@ -123,7 +122,6 @@ def _both_said(comparisons: Sequence[ArmComparison], reliability: Sequence[Relia
 
 
 def _environments(columns: Columns, baseline: str | None) -> tuple[EnvironmentReport, ...]:
-    """The environments, if there is more than one."""
     if len(columns.environments) < 2:
         return ()
     found = []
@@ -163,7 +161,6 @@ def verdict_of(
 
     Args:
         baseline: the unguided arm; None for episodes of one candidate, or of the Q model `none`.
-        other_taus: estimates of what votes alone would have led to.
     """
     names = [arm.name for arm in arms_of(columns, among)]
     plain = baseline or (CONTROL if CONTROL in names else _named(names, NONE))

@@ -230,11 +230,7 @@ class _Judged:
 
 
 def _ridge_effects(means: Column, outcomes: Column, times: NDArray[np.int64]) -> Column:
-    """Coefficient of each column of [episodes, criteria]; the intercept has no prior.
-
-    Args:
-        times: how often each episode counts.
-    """
+    """Coefficient of each column of [episodes, criteria]; the intercept has no prior."""
     spread = means.std(axis=0)  # of all episodes, so that every resample has the same prior
     x = (means - np.average(means, axis=0, weights=times)) / spread
     y = outcomes - np.average(outcomes, weights=times)

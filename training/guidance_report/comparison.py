@@ -82,7 +82,6 @@ def comparisons_of(
     Args:
         baseline: the arm to compare with; None for the control arm if there is one, otherwise for
             the one with the most episodes.
-        label: where the episodes were played, for the sentences.
     """
     arms = arms_of(columns, among)
     names = [arm.name for arm in arms]

@@ -90,7 +90,6 @@ class ArgumentValues:
 
 
 def _values(text: str) -> Iterator[_Value]:
-    """The argument values of an action."""
     if ACTION_PREFIX not in text:  # no action: an answer in words
         return
     action = message_key(Message("assistant", text))[:_MOST_READ]

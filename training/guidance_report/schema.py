@@ -39,12 +39,10 @@ class ArmComparison(Row):
     """An arm against the baseline.
 
     Attributes:
-        difference: of the mean outcomes.
         points: the difference in hundredths of the range of outcomes.
         ci95: interval of the difference, over tasks; None with too few of them.
         more_episodes: how many more are needed to see a 5-point difference in four of five cases;
             None where that cannot be estimated.
-        sentence: the finding in words.
     """
 
     arm: str
@@ -135,8 +133,6 @@ class ActionFigures(Row):
     """One action that was taken where the best Q was below a threshold.
 
     Attributes:
-        steps: at which it was taken.
-        episodes: with such a step.
         raised: share after which the best Q was no longer below the threshold.
         failed: share that brought no candidate.
         chosen: share at which one of its candidates was chosen; None for `stop`.
@@ -278,11 +274,7 @@ class EnvironmentReport(Row):
 
 
 class TrialArm(Row):
-    """Episodes of a trial that were played in one way; outcomes are cut to 0 and 1.
-
-    Attributes:
-        tokens: mean completion tokens of an episode.
-    """
+    """Episodes of a trial that were played in one way; outcomes are cut to 0 and 1."""
 
     episodes: int
     mean: float
@@ -321,12 +313,8 @@ class GuidanceReport(Row):
     """Report of served episodes.
 
     Attributes:
-        files: files that were read.
-        bad_rows: how many rows were left out.
         bad_row_messages: the first of them, with their lines.
         verdict: whether to go on with guidance, in one sentence.
-        sentences: the findings in words.
-        shadows: episodes under a shadow.
         trials: of a server that learned while it served.
         other_taus: estimates, by Q model.
         criteria: of judges that have some.

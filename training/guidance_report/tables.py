@@ -177,7 +177,6 @@ def signed_text(value: float | None) -> str:
 
 
 def _table(title: str, found: Sequence[object], columns: Columns) -> ReportTable:
-    """One row for each thing that was found."""
     rows = tuple(tuple(_text(template, one) for _, template in columns) for one in found)
     return ReportTable(title, tuple(name for name, _ in columns), rows)
 

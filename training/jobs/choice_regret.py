@@ -154,7 +154,6 @@ def _write(
     episodes: Sequence[ScoredEpisodeRow],
     usage: UpstreamUsage | None = None,
 ) -> dict[str, float]:
-    """Write all rows at once, then the figures."""
     if not any(episode.decisions for episode in episodes):
         raise ConfigError(
             f"{', '.join(map(str, config.groups))}: no decision between several candidates; draw "
@@ -170,7 +169,6 @@ def _write(
 
 
 def _score_all(config: ChoiceRegretConfig, scorer: Scorer, rows: Sequence[TreeRow]) -> list[ScoredEpisodeRow]:
-    """Every episode with a scorer's values."""
     episodes: list[ScoredEpisodeRow] = []
     for first in range(0, len(rows), EPISODES_AT_ONCE):
         some = rows[first : first + EPISODES_AT_ONCE]

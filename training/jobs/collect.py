@@ -206,7 +206,6 @@ class Collect(Method[CollectConfig]):
         self._skipped.close()
 
     def _agent(self, task: Task, attempt: int) -> Agent:
-        """The agent of an attempt."""
         config = self.config
         seed = derived_seed(config.seed, task.id) + attempt
         sampling = Sampling(config.temperature, config.max_tokens)

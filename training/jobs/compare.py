@@ -35,7 +35,6 @@ class ComparedRow(Row):
     """One method of one evaluation.
 
     Attributes:
-        run: the evaluation's folder.
         against: the comparison with the baseline, on the tasks that both played under every seed of
             the baseline's; None for the baseline itself, and if there are no such tasks.
     """
@@ -49,7 +48,6 @@ class ComparedEvaluations(Row):
     """The table of `qguide compare`.
 
     Attributes:
-        baseline: folder of the first evaluation.
         method: the method of it that every row is compared with.
         conditions: the configuration that all evaluations share, without what changes their speed
             alone.

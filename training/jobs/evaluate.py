@@ -244,7 +244,6 @@ def _with_fitted_prior(config: EvaluateConfig) -> EvaluateConfig:
 def _play_all(
     config: EvaluateConfig, rollouts: Rollouts, policy: BatchPolicy | HostedPolicy, models: ValueModels
 ) -> list[EpisodeFailure]:
-    """Play every trial that has no row yet, and return the failures."""
     evaluator = _Evaluator(config, rollouts, observes=models.observes)
     rollouts.play(
         evaluator.evaluate,
@@ -262,13 +261,7 @@ def _play_all(
 
 
 class _Evaluator:
-    """Plays each task's trials and writes every episode as soon as it is over.
-
-    Attributes:
-        trials: every trial of a task.
-        played: the episodes that earlier runs wrote.
-        failures: trials that this run could not play.
-    """
+    """Plays each task's trials and writes every episode as soon as it is over."""
 
     def __init__(self, config: EvaluateConfig, rollouts: Rollouts, *, observes: bool) -> None:
         self._config = config
@@ -328,7 +321,6 @@ def _sum_up(
     judged: UpstreamUsage | None,
     console: Console,
 ) -> Results:
-    """Compute, write and show the results."""
     run, suite = rollouts.folder, rollouts.suite
     episodes = read_episodes(run.path)
     if not episodes and failures:

@@ -124,7 +124,6 @@ def _refuse_unused_options(config: ExportConfig, kind: type[Row]) -> None:
 
 
 def _exported(config: ExportConfig, kind: type[Row]) -> tuple[type[Row], Iterable[Row]]:
-    """The kind of rows to write, and these rows."""
     path = config.source
     match config.format, kind:
         case "parquet", _:

@@ -142,7 +142,6 @@ def _written(environment: str, found: Trajectory | BadRecord) -> WrittenEpisode 
 def _write_trajectories(
     episodes: Iterable[WrittenEpisode | BadRecord], output: Path, tally: ImportTally, places: sqlite3.Connection
 ) -> None:
-    """Write every episode, and note its task and the offset of its row in the file."""
     places.execute("CREATE TABLE rows (task, start)")
     end = 0
     with JsonlWriter(output, flushes=False) as writer:
@@ -174,7 +173,6 @@ def _require_episodes(config: ImportConfig, tally: ImportTally) -> None:
 
 
 def _of_tasks(trajectories: Path, places: sqlite3.Connection) -> Iterator[StoredEpisodes]:
-    """The rows of each task, in the order of their first episodes."""
     ordered = places.execute(
         "SELECT MIN(start) OVER (PARTITION BY task) AS first, start FROM rows ORDER BY first, start"
     )
@@ -188,7 +186,6 @@ def _of_tasks(trajectories: Path, places: sqlite3.Connection) -> Iterator[Stored
 
 
 def _merged(episodes: StoredEpisodes) -> tuple[bytes, list[Counter[str]]]:
-    """The trees of one task as lines, and their figures."""
     trees = build_task_trees([TreeRow.model_validate_json(line) for line in episodes.lines])
     lines = "".join(f"{tree.row.model_dump_json()}\n" for tree in trees)
     return lines.encode(), [tree.figures for tree in trees]
@@ -196,7 +193,6 @@ def _merged(episodes: StoredEpisodes) -> tuple[bytes, list[Counter[str]]]:
 
 @contextmanager
 def _progress(paths: Sequence[Path], console: Console | None) -> Iterator[OnBytes]:
-    """A bar over the bytes of the files, on stderr by default."""
     columns = (TextColumn("import"), BarColumn(), DownloadColumn(), TimeRemainingColumn())
     with Progress(*columns, console=console or Console(stderr=True), transient=True) as progress:
         task = progress.add_task("import", total=sum(map(size_of, paths)))

@@ -200,7 +200,6 @@ def explored_row(trajectory: Trajectory, contrasted: Contrasted, *, source: str)
 
     Args:
         trajectory: the expert's, whose step t is node t + 1.
-        source: name of the agent.
     """
     row = trajectory.to_row()
     expert, own = trajectory.steps, contrasted.own

@@ -156,7 +156,6 @@ def _label(config: LabelConfig, run: RunFolder, scorer: Scorer | None) -> dict[s
 
 
 def _labelled(config: LabelConfig, scorer: Scorer | None, stored: StoredTree) -> tuple[bytes, "_Statistics"]:
-    """The line of one labelled tree, and its statistics."""
     task = stored.read()
     labels = labels_of(task, config, scorer)
     row = tree_row(replace(task.tree, values={config.target: labels}), task.row)
@@ -180,7 +179,6 @@ def labels_of(task: TaskTree, config: LabelConfig, scorer: Scorer | None = None)
 
 
 def _own_labels(target: str, task: TaskTree) -> dict[int, float]:
-    """The labels that a function of the user's gives."""
     try:
         labels = dict(import_named(target)(task.tree))
         labels = {node: float(label) for node, label in labels.items()}

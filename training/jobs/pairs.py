@@ -148,7 +148,6 @@ def _write(config: PairsConfig, run: RunFolder) -> dict[str, object]:
 
 
 def _sources(config: PairsConfig) -> Iterator[StoredTree | StoredGroups]:
-    """Trees and rows of decision groups, source by source."""
     for folder in config.groups:
         for path in row_files(folder):
             yield from (StoredGroups(path, *line) for line in lines_of(path, TreeRow))

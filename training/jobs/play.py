@@ -30,7 +30,6 @@ class PlayConfig:
     Attributes:
         task: number of the task in the environment, counted from 0.
         num_candidates: M, the number of candidates per step.
-        seed: base seed of the server's draws; each step uses a different one.
     """
 
     environment: EnvironmentConfig

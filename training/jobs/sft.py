@@ -60,7 +60,6 @@ def read_demonstrations(
     """The episodes of these run folders, in order.
 
     Args:
-        folders: run folders of `collect`.
         distinct: leave out an episode whose sequence of actions, whatever their thoughts, is that
             of an earlier episode of the same task (RFT).
         reward_weighted: the outcome reward is the episode's weight (AgentEvol); an episode of
@@ -239,7 +238,6 @@ def _logits_at(model: PreTrainedModel, ids_BT: Tensor, places: tuple[Tensor, ...
 def _sequences(
     config: SftConfig, renderer: Renderer, episodes: Sequence[Demonstration], rng: random.Random
 ) -> list[Sequence1D]:
-    """The sequences of one epoch, renamed as drawn."""
     augmenter = build_augmenter(config.augmentation)
     renamed = [episode._replace(messages=augmenter(episode.messages, rng)) for episode in episodes]
     sequences = [sft_sequence(renderer, episode, observation_weight=config.observation_weight) for episode in renamed]

@@ -244,7 +244,6 @@ def _build_qnet(config: TrainQNetConfig) -> QNet:
 
 
 def _target(config: TrainQNetConfig) -> str:
-    """Names of the methods by which the labels of trees and groups were computed."""
     targets: list[str] = []
     for folder in config.labels[:1]:
         rows = read_rows(folder, TreeRow)

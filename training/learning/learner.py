@@ -60,11 +60,7 @@ def judged_by(episodes: Sequence[LearnedEpisode]) -> HeldBack:
 
 
 def learn(episodes: Sequence[LearnedEpisode], options: Options, hasher: Hasher) -> Learned:
-    """The Q model of these episodes, assessed.
-
-    Raises:
-        ConfigError: there is no episode with an action.
-    """
+    """The Q model of these episodes, assessed."""
     hasher = hasher_reading(episodes, hasher)
     steps = steps_of(episodes, hasher, held_back=options.held_back)
     held_back = _Assessor(episodes, steps, options, hasher)

@@ -26,19 +26,7 @@ from qguide.training.trajectory import Drawn
 def read_learnable(
     sources: Sequence[Path], fields: Fields, *, skip_bad: bool, format_: str | None = None
 ) -> list[LearnedEpisode]:
-    """All episodes of these sources, in their order.
-
-    Args:
-        sources: run folders of trajectories, trees or decision groups, recordings, or folders of
-            recordings.
-        fields: of the reward and the task id in recordings.
-        format_: of the recordings; None detects it.
-        skip_bad: leave out records that hold no episode, in place of refusing the source.
-
-    Raises:
-        ConfigError: a source is missing, of an unknown format, or holds no episode.
-        RecordError: a record holds no episode, and `skip_bad` is not set.
-    """
+    """All episodes of these sources, in their order."""
     read = chain.from_iterable(_read(one, fields, format_, skip_bad=skip_bad) for one in sources)
     found = recorded_once(read, lambda one: "" if isinstance(one, LearnedEpisode) else one.episode)
     every = (one if isinstance(one, LearnedEpisode) else episode_of(one) for one in found)
@@ -49,11 +37,7 @@ def read_learnable(
 
 
 def read_states(sources: Sequence[Path]) -> list[tuple[str, History]]:
-    """The state before each action of these sources, with its task; rewards are not needed.
-
-    Raises:
-        ConfigError, RecordError: see `read_learnable`.
-    """
+    """The state before each action of these sources, with its task; rewards are not needed."""
     fields = Fields(default_reward=0.0)
     episodes = read_learnable(sources, fields, skip_bad=False)
     return [(episode.task, state) for episode in episodes for state in episode.states]

@@ -28,11 +28,7 @@ _MOST: Final = 0.95
 
 
 def patterns_of(texts: Sequence[Iterable[str]]) -> Iterator[str]:
-    """Entries of the vocabulary: patterns of sentences in which a word varies, of each pass.
-
-    Args:
-        texts: that are read in each episode.
-    """
+    """Entries of the vocabulary: patterns of sentences in which a word varies, of each pass."""
     having: defaultdict[Clause, set[int]] = defaultdict(set)
     for number, told in enumerate(texts):
         for clause in _clauses(told):
@@ -54,12 +50,7 @@ def patterns_of(texts: Sequence[Iterable[str]]) -> Iterator[str]:
 
 
 def repeated(texts: Sequence[Iterable[str]], hasher: Hasher) -> Iterator[str]:
-    """Entries of the vocabulary: templates of which episodes have several different sentences.
-
-    Args:
-        texts: that are read in each episode.
-        hasher: that knows patterns.
-    """
+    """Entries of the vocabulary: templates of which episodes have several different sentences."""
     counts: Counter[Clause] = Counter()
     for told in texts:
         own = Counter(hasher.template(clause) for clause in set(_clauses(told)))
@@ -73,13 +64,7 @@ def _vary(counts: Counter[str]) -> bool:
 
 
 def known_facts(openings: Sequence[Iterable[str]], observed: Sequence[Iterable[str]], hasher: Hasher) -> Iterator[str]:
-    """Entries of the vocabulary: facts of tasks, and of observations, that come again.
-
-    Args:
-        openings: texts that state the task of each episode.
-        observed: those of its observations.
-        hasher: that knows patterns and sizes of numbers.
-    """
+    """Entries of the vocabulary: facts of tasks, and of observations, that come again."""
     fewest = max(_FEWEST, _SHARE * len(observed))
     for kind, texts, most in ((TASK_FACT, openings, _MOST), (FACT, observed, 1.0)):
         counts = Counter(fact for told in texts for fact in {f for c in _clauses(told) for f in _facts(c, hasher)})

@@ -106,7 +106,6 @@ def _places_of(
     Args:
         numbers: (n, 2) after each word, and the index of each one's episode.
         having: indices of the episodes whose task has each word; "" stands for all.
-        episodes: their number.
     """
     if not numbers:
         return []

@@ -97,7 +97,6 @@ def credit_of(
         units: of each step.
         own: (n,) the agent's own preferences for that action, by name; NaN where unknown. One that
             is known in fewer than 20 units is not compared.
-        episodes: number of those that the steps are of.
     """
     names, of = np.unique(np.asarray(units), return_inverse=True)
     products = (advantages * surprises, advantages**2, surprises**2)

@@ -49,8 +49,6 @@ def fit_domain(states: Iterable[tuple[str, History]], *, salt: str = "", least: 
 
     Args:
         states: iterated twice; only those that are read are held.
-        salt: of the words' hashes, in hex.
-        least: limit of both shares where held-back states keep a smaller one.
     """
     count = sum(1 for _ in states)
     spread = islice(states, 0, None, 1 + count // _MOST_STATES)
@@ -80,7 +78,6 @@ class Outside:
 
     Attributes:
         distances: of each state, in order; above 1 is outside.
-        tasks: number of tasks, of which `tasks_outside` have such a state.
     """
 
     distances: tuple[float, ...]

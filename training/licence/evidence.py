@@ -107,7 +107,6 @@ class Evidence:
             to either side over a draw, 95 % over the others.
         ceiling: share of pairs that a Q model which knew the expected outcomes would order as these
             do, by the agreement of two halves of them; None where too few pairs tell it.
-        tau: the fit on all decisions.
     """
 
     decisions: int

@@ -23,12 +23,7 @@ _PREFERRED_BY = {"votes": "the vote", "greedy": "the greedy reply", "prior": "th
 
 
 def licence_of(evidence: Evidence, credit: Credit | None = None, *, held_back: str = "tasks") -> Licence:
-    """The section of a manifest: granted if either kind of evidence is above chance.
-
-    Args:
-        credit: on recorded steps, where the learner gives advantages.
-        held_back: what the credit is of, in a word.
-    """
+    """The section of a manifest: granted if either kind of evidence is above chance."""
     credited = credit is not None and credit.licensed
     return Licence(
         granted=evidence.licensed or credited,

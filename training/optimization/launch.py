@@ -41,9 +41,6 @@ def in_processes(optimization: Optimization, work: Callable[[], Result]) -> Resu
     """Run `work` here as rank 0, and in `optimization.processes` - 1 forked processes beside it.
 
     Under `accelerate launch` this process is one of several already, and `work` simply runs.
-
-    Returns:
-        The result in this process.
     """
     if optimization.threads:
         torch.set_num_threads(optimization.threads)
@@ -84,14 +81,7 @@ def _launched(work: Callable[[], Result]) -> Result:
 
 @contextmanager
 def _losses_named(patience: timedelta) -> Iterator[None]:
-    """Name the ranks that are lost, of which the error of a transfer has only an address.
-
-    Args:
-        patience: how long the other ranks' answers are waited for.
-
-    Raises:
-        ProcessLostError: a transfer between the processes failed.
-    """
+    """Name the ranks that are lost, of which the error of a transfer has only an address."""
     try:
         yield
     except RuntimeError as error:
@@ -113,7 +103,6 @@ def _losses_named(patience: timedelta) -> Iterator[None]:
 
 
 def _lost(store: Store, rank: int, ranks: int, patience: timedelta) -> str:
-    """The ranks that do not answer."""
     others = [other for other in range(ranks) if other != rank]
     try:
         store.set(f"answer/{rank}", "")
@@ -164,7 +153,6 @@ def _group(rank: int, processes: int, meeting: str) -> Iterator[None]:
 
 
 def _help(rank: int, processes: int, meeting: str, work: Callable[[], object]) -> None:
-    """Run `work` in a forked process."""
     gc.freeze()  # what is still in use there is not this process's to end, either
     threading.Thread(target=_end_with_parent, daemon=True).start()
     try:
@@ -204,8 +192,6 @@ def assign(
     """Part of a step that the process with this rank computes.
 
     Args:
-        items: all micro-batches of the step, the same in all processes.
-        size: an item's size; all processes get about the same total.
         even: give all processes the same number of passes, as FSDP needs it.
     """
     sizes = [size(item) for item in items]

@@ -51,13 +51,7 @@ class TrainingConfig(JobOptions):
     def manifest(
         self, *, trunk: Path | None, data: Iterable[Path], metrics: Mapping[str, float], **sections: Any
     ) -> Manifest:
-        """The manifest of the model that this training writes.
-
-        Args:
-            trunk: folder of the model that it started from; None if it started from none.
-            data: run folders of its examples.
-            sections: further fields of the manifest.
-        """
+        """The manifest of the model that this training writes."""
         return Manifest(
             name=self.name,
             environment=self.environment,

@@ -34,10 +34,8 @@ def pack_groups(
         max_length: longest path in tokens; the episode is cut off at a decision that exceeds it.
         max_tokens: an episode with more tokens becomes several packed rows, each with the whole
             path from the start; the candidates of one state stay together.
-        with_features: add the match features of every candidate.
         read_at: where Q is read. After observations, states with a single candidate are labelled
             too, because the value is that of the state that was reached, not of a choice.
-        framing: add the observation after each candidate, for `observed` and `outcomes`.
     """
     packed: list[PackedTree] = []
     for decision in decisions_of(row) if read_at == "observation" else choices_of(row):
@@ -60,7 +58,6 @@ def pack_groups(
 
 
 def _label(tree: PackedTree, places: Sequence[QPlace], *, min_label_margin: float) -> None:
-    """Add the labels of one state's candidates, and its pairs."""
     for place in places:
         tree.label(place)
     tree.pairs += [

@@ -40,7 +40,6 @@ def regression_columns(
     So the gradient is the same and each token goes through the trunk once.
 
     Args:
-        length: tokens of the episode.
         action_spans: [start, end) of each action.
         q_values: one label per action; None for an action whose label is in another path.
         loss_on: positions with the label: `all` up to the action's end, those of the `action`, or
@@ -69,7 +68,6 @@ class QPlace:
 
     Attributes:
         position: that of the action's last token, or of the last token before the next reply.
-        q_value: the label.
     """
 
     position: int
@@ -168,8 +166,6 @@ class PackedTree(TokenTrie):
 
         Args:
             end: index of the action's last token.
-            answer: tokens of the answer, the chat template's included.
-            framing: number of the chat template's tokens at either end.
         """
         indices = self.extend(end, answer)
         said = range(framing.front, len(answer) - framing.back)
@@ -195,7 +191,6 @@ def sibling_pairs(places: Iterable[tuple[int, QPlace]], *, min_label_margin: flo
 
     Args:
         places: (parent id, place) of every labelled action of a tree.
-        min_label_margin: smallest difference between labels that makes a pair.
     """
     families: dict[int, list[QPlace]] = defaultdict(list)
     for parent, place in places:
@@ -227,11 +222,8 @@ def pack_tree(
 
     Args:
         max_length: longest path in tokens; longer ones are left out.
-        unbranched_suffixes: keep the actions after a path's last branching.
         max_tokens: size of a packed row; siblings in different rows do not form pairs.
-        with_features: add the match features of every action.
         read_at: where Q is read; after observations, only that position has the label.
-        framing: add `observed` and `outcomes`, with the observation after each leaf.
     """
     packed: list[PackedTree] = []
     places: list[list[Labelled]] = []
@@ -319,7 +311,6 @@ def sibling_choices(labelled: LabelledTree, places: Iterable[Labelled]) -> list[
 
 
 def _labelled_places(path: LabelledPath, read: Sequence[int], indices: Sequence[int]) -> list[Labelled]:
-    """The actions whose label is in this path."""
     return [
         Labelled(node.id, node.parent, QPlace(indices[i], q))
         for node, i, q in zip(path.nodes, read, path.q_values, strict=True)
@@ -352,7 +343,6 @@ def _read_places(rendered: RenderedEpisode, read_at: ReadAt) -> list[int]:
 
 
 def _add_answers(tree: PackedTree, rendered: RenderedEpisode, indices: Sequence[int], framing: Framing) -> None:
-    """Mark the answers to a path's actions."""
     last = _read_places(rendered, "observation")
     for (_, end), place in zip(rendered.action_spans, last, strict=True):
         tree.add_answer(indices[end - 1], rendered.token_ids[end : place + 1], framing)

@@ -38,7 +38,6 @@ def plan_epochs(
     """The rows of all epochs, and the training steps of each over them.
 
     Args:
-        pack: makes the rows of an epoch.
         renewed: rows are made anew for each epoch, because they are drawn; otherwise the same ones
             serve in all.
     """
@@ -59,7 +58,6 @@ def plan_lengths(
 
     Args:
         draw: makes the rows of an epoch, which follow those before, and returns their lengths.
-        renewed: as in `plan_epochs`.
     """
     rng = Random(seed)
     epochs: list[Epoch] = []

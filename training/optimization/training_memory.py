@@ -67,7 +67,6 @@ class TrainedTrunk:
         trained: number of those that are trained, or of its adapters.
         kept: bytes per token that autograd keeps of the layer that keeps most.
         layer_input: bytes per token of the inputs of all layers.
-        hidden: width of the hidden states.
     """
 
     parameters: int
@@ -82,7 +81,6 @@ class TrainedTrunk:
         Args:
             tokens: distinct tokens of the largest packed tree. A hybrid reads a tree's paths in passes that have,
                 padding included, no more.
-            head_width: width of the value head.
         """
         head = head_width * (self.hidden + head_width + 1)
         return TrainingMemory(

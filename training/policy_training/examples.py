@@ -130,7 +130,6 @@ def states_of_pairs(examples: PairExamples) -> list[tuple[str, History]]:
 def _packed_pairs(
     examples: PairExamples, renderer: Renderer, max_tokens: int, folders: Sequence[Path]
 ) -> dict[str, list[PackedReplies]]:
-    """Packed rows by task."""
     # Packed as they are read: a pair repeats its whole history, and a task has many pairs.
     tasks: dict[str, list[PackedReplies]] = defaultdict(list)
     for folder in folders:
@@ -174,7 +173,6 @@ def read_group_examples(examples: GroupExamples, renderer: Renderer, *, max_toke
 
 
 def _groups(folders: Sequence[Path]) -> dict[str, list[TreeRow]]:
-    """Rows by task."""
     tasks: dict[str, list[TreeRow]] = defaultdict(list)
     for folder in folders:
         for row in read_groups(folder):

@@ -24,17 +24,11 @@ class ImportReport(Row):
     """Figures of an import.
 
     Attributes:
-        files: files read.
-        episodes: imported episodes.
         skipped: records that hold no episode.
         bad_records: the first of them, by line and reason.
         left_out: what was left out of the episodes, and how often it was there.
-        tasks: number of tasks.
         tasks_with_one_episode: those of which nothing can be compared.
         split_tasks: tasks whose episodes open with different messages, so that they share no state.
-        actions: replies of the agent.
-        tool_calls: calls of tools in them.
-        reward_min, reward_mean, reward_max: rewards of the episodes.
         states: distinct states in which an action was taken.
         branching_states: states with at least two different actions; they hold a sibling group.
         differing_groups: sibling groups whose actions have different best outcomes.
@@ -42,7 +36,6 @@ class ImportReport(Row):
         contained_episodes: episodes that another one continues.
         disagreeing_episodes: groups of equal episodes with different rewards.
         uncertain_states: states in which one action had different observations.
-        advice: what to collect to have more.
     """
 
     files: int

@@ -104,7 +104,6 @@ def _count_branching(tree: Tree) -> tuple[int, int, int]:
 
 
 def _outcomes(tree: Tree, children: Sequence[int], best: Mapping[int, float]) -> dict[str, float]:
-    """Best outcome of each different action of a state."""
     outcomes: dict[str, float] = {}
     for child in children:
         key = tree.node(child).step.key

@@ -57,11 +57,8 @@ def run_rollouts(
             all hosted requests that the task makes.
         environment_threads: number of environment calls that run in parallel; 0 runs them inline,
             which is right for engines that take microseconds.
-        on_done: called with a task's name, result and cost.
         on_failure: called with a task's name and the `QGuideError` that it raised; the other tasks
             continue. Any other exception is a bug and ends the run.
-        on_usage: called with a task's name and the usage of its hosted requests once it has ended
-            for any reason.
     """
     if parallel < 1:
         raise ConfigError(f"parallel is {parallel}; set it to 1 or more")
@@ -216,11 +213,7 @@ async def _answered(work: Awaitable[Any]) -> Answer:
 
 
 class HostedRun:
-    """The hosted part of a run.
-
-    Attributes:
-        usage: usage of all tasks that have ended, by all starts of the run.
-    """
+    """The hosted part of a run."""
 
     def __init__(self, folder: RunFolder, metrics: JsonlWriter) -> None:
         self.usage = recorded_usage(folder.metrics)

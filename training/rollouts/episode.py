@@ -28,7 +28,6 @@ class AgentStep:
 
     Attributes:
         distinct_candidates: number of distinct replies between which it chose.
-        scored_tokens: tokens that went through the Q model's trunk.
         mistaken: the reply is a mistake that must not be imitated.
         decision: the whole decision of a guided agent; None for other agents.
         drawn: the different candidates of the policy; empty if that tells nothing.
@@ -161,11 +160,7 @@ def _act(environment: Environment, reply: Message, chat: ChatFormat) -> RolloutT
 
 
 def first_reply(sampling_at: Callable[[int], Sampling], *, role: DrawRole = "act") -> Agent:
-    """The unguided agent, which draws one candidate per step and takes it.
-
-    Args:
-        sampling_at: gives the sampling of step i; temperature 0 makes the agent greedy.
-    """
+    """The unguided agent, which draws one candidate per step and takes it."""
 
     def choose(history: History, step: int) -> Generator[ModelRequest, Any, AgentStep]:
         sampling = sampling_at(step)

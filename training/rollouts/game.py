@@ -20,7 +20,6 @@ class Game:
     Attributes:
         make: makes a fresh, single-use episode, the same one every time.
         seeds: parts of the seeds of all draws: the job's seed and the task's id.
-        chat: the environment's chat format.
     """
 
     make: Callable[[], Environment]
@@ -48,7 +47,6 @@ class Game:
 
         Args:
             first: the first observation when the task was first played.
-            before: the steps, as they were then.
             replies: taken before the agent's own.
         """
         prefix = [*(step.message for step in before), *replies]
@@ -71,11 +69,6 @@ def new_steps(episode: Episode, first: str, before: Sequence[Step]) -> tuple[Ste
 
     A tree adds rewards up along a path, so the outcome stands on the last step alone, also where
     an environment gives partial credit at every step.
-
-    Args:
-        episode: played from the state after `before`.
-        first: the first observation when the task was first played.
-        before: the replayed steps, as they were then.
     """
     _require_same(episode.first_observation, first, "at the start")
     for number, (now, then) in enumerate(zip(episode.steps, before, strict=False), start=1):

@@ -108,7 +108,6 @@ class PlayableTask:
     Attributes:
         make: makes a fresh, single-use episode of the task, the same one every time. For a job that
             branches, its episodes share the snapshots of their states where replays differ.
-        environment: bundle of the task's environment.
     """
 
     task: Task
@@ -134,7 +133,6 @@ class Rollouts:
 
     Attributes:
         metrics: writer of figures and failures.
-        failures: tasks that this run could not play.
         budget: no further task is begun when it is spent; methods end theirs at the next episode.
     """
 
@@ -169,10 +167,7 @@ class Rollouts:
         """Play every task that is not finished.
 
         Args:
-            rollout: plays one task and calls `write` for each of its rows.
             finished: ids of the tasks not to play; None leaves out those that have a row.
-            rows: name of the rows file.
-            rows_per_task: number of rows of a task, for the progress bar.
             rows_written: number of rows there already; None counts `rows_per_task` for each
                 finished task.
             as_agent: the draws are an agent's, so they get the environment's tools and few-shot
@@ -263,11 +258,7 @@ class Rollouts:
         self._bar.advance(f"{note}  {self.usage}" if self.usage is not None else note)
 
     def require_some(self, written: int) -> None:
-        """Check that at least one task was played, by this start of the run or an earlier one.
-
-        Args:
-            written: number of rows that this start wrote.
-        """
+        """Check that at least one task was played, by this start of the run or an earlier one."""
         if self.failures and not written and not self._had_rows:
             first = self.failures[0]
             raise EnvironmentFailureError(
@@ -275,11 +266,7 @@ class Rollouts:
             )
 
     def build_policy(self, name: str, *, as_agent: bool = True) -> BatchPolicy | HostedPolicy:
-        """Build the policy of that name.
-
-        Args:
-            as_agent: the policy writes actions, as in `play`.
-        """
+        """Build the policy of that name."""
         config, environment = self.config, self.suite.environment
         if is_hosted(name):
             return build_hosted_policy(name, config.upstreams)

@@ -143,11 +143,7 @@ def is_hosted(name: str) -> bool:
 
 
 def find_upstream(name: str, upstreams: Mapping[str, HostedModel]) -> tuple[str, HostedModel]:
-    """The upstream that a policy's name means, and its name in messages.
-
-    Args:
-        name: "upstream:NAME", or an address with "#" and the model's name.
-    """
+    """The upstream that a policy's name means, and its name in messages."""
     if name.startswith(PREFIX):
         table = name.removeprefix(PREFIX)
         if table not in upstreams:
@@ -213,7 +209,6 @@ class HostedPolicy:
 
     Attributes:
         name: the model's name, which rows state as their source.
-        upstream: the upstream's name in messages.
     """
 
     def __init__(self, upstream: str, hosted: HostedModel, *, api_key: SecretStr | None) -> None:

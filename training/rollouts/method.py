@@ -59,7 +59,6 @@ class JobModels:
     """Models of a job; None where it has none.
 
     Attributes:
-        policy: draws.
         rollouts: plays roll-outs; None for `policy`.
         q_model: guides, or values in place of roll-outs.
     """
@@ -83,7 +82,6 @@ class PlayedTask:
     Attributes:
         rows: written all at once; a task without any is played again, unless `Method.finished`
             knows it.
-        figures: of the task.
     """
 
     rows: Sequence[BaseModel]

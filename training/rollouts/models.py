@@ -244,7 +244,6 @@ def prior_in_use(name: str, selection: SelectionName | None, tau: float | None) 
 
     Args:
         selection: None is what a server does: the posterior that was fitted with the model, if one was.
-        tau: in place of the fitted one.
     """
     fitted = fitted_prior_of(name) if name and selection != "argmax" else None
     if selection == "posterior" or tau is not None:
@@ -253,11 +252,7 @@ def prior_in_use(name: str, selection: SelectionName | None, tau: float | None) 
 
 
 def check_selection(selection: SelectionName | None, tau: float | None, *, q_field: str, q_name: str) -> None:
-    """Refuse a tau that the argmax of Q does not have, and both where no Q model chooses.
-
-    Raises:
-        ValueError: for the validators of configurations.
-    """
+    """Refuse a tau that the argmax of Q does not have, and both where no Q model chooses."""
     if tau is not None and selection == "argmax":
         raise ValueError(f"tau is {tau}, and selection 'argmax' has none; leave out one of the two")
     if not q_name and (selection or tau is not None):

@@ -79,7 +79,6 @@ def guide_actions(task: RolloutTask[T], *, num_candidates: int, prior: PriorSect
 
     Args:
         task: a rollout task whose draws for the role "act" are of one candidate.
-        prior: weighed against Q; None is the argmax of Q.
     """
 
     def guided(request: RolloutRequest) -> Generator[RolloutRequest, Any, Any]:
@@ -105,12 +104,7 @@ class ListedPolicy:
     """
 
     def __init__(self, suite: SelectedSuite, *, scripted: bool) -> None:
-        """Check that there are actions, or solutions.
-
-        Raises:
-            ConfigError: the environment lists no actions at the start of its first task, or has no
-                solutions on record.
-        """
+        """Check that there are actions, or solutions."""
         self.name = "scripted" if scripted else "random"
         self._suite = suite
         self._gold = suite.require_gold() if scripted else None
@@ -138,7 +132,6 @@ class ListedPolicy:
         return [Candidate(reply, completion_tokens=0) for reply in replies]
 
     def _listed(self, history: History) -> list[Message]:
-        """The listed actions as replies."""
         if lists := self._suite.environment.actions:
             actions = lists(history)
         else:  # an answer to what was not understood lists nothing, and the choices are still those before

@@ -106,7 +106,6 @@ class _Replaced:
         raise AssertionError
 
     def _started(self) -> Any:
-        """The actor, which has loaded its model."""
         import ray
 
         if self._actor is None:
@@ -133,11 +132,7 @@ class _Actors:
         *,
         reserved_gpus: float = 0.0,
     ) -> None:
-        """Start them and let them load the model, all at once.
-
-        Args:
-            reserved_gpus: GPUs that the job's other models reserve.
-        """
+        """Start them and let them load the model, all at once."""
         import ray
 
         kind = self.kind
@@ -164,7 +159,6 @@ class _Actors:
         """Ask for what callers read of the model beside its name."""
 
     def _call(self, method: str, requests: Sequence[SampleRequest | ScoreRequest]) -> list[Any]:
-        """Answers to the requests, in order."""
         parts: dict[int, list[int]] = {}
         most = math.ceil(_MOST * len(requests) / len(self._actors))
         for number, request in enumerate(requests):

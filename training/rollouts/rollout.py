@@ -192,12 +192,7 @@ def gathered(request: ModelRequest, answers: Sequence[Answer]) -> Answer:
 
 
 def value_request(history: History, steps: Sequence[Step], *, observes: bool) -> ScoreRequest:
-    """The request for the Q of actions that were tried in one state.
-
-    Args:
-        steps: the actions, with what each was answered.
-        observes: the Q model is read after the answers.
-    """
+    """The request for the Q of actions that were tried in one state."""
     answers = tuple(step_messages(step)[1:] for step in steps)
     replies = tuple(step.message for step in steps)
     return ScoreRequest(history, replies, observations=answers if observes else ())

@@ -124,7 +124,6 @@ class Driver(Generic[T]):
         return True
 
     def _advance(self, running: Running[T], answer: Answer) -> None:
-        """Run a task until it waits, or ends."""
         while True:
             try:
                 request = resume(running.task, answer)

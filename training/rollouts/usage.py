@@ -16,10 +16,8 @@ class UpstreamUsage(Row):
     """Tokens and cost of requests to upstreams, as the upstreams count them.
 
     Attributes:
-        requests: number of answered requests.
         prompt_tokens: tokens read, the cached ones included.
         cached_prompt_tokens: tokens that the upstream had in its cache.
-        completion_tokens: tokens generated.
         cost: in the currency of the prices; None if no prices are given.
     """
 

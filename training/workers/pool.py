@@ -80,11 +80,7 @@ class _Slot:
 
 
 class WorkerPool:
-    """Workers of one executor.
-
-    Attributes:
-        losses: reasons of the workers that were lost.
-    """
+    """Workers of one executor."""
 
     def __init__(self, executor: Executor, count: int) -> None:
         """Start all of them, without waiting until they are ready."""

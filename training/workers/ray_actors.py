@@ -195,9 +195,6 @@ def spread(function: Callable[[T], Result], items: Iterable[T], workers: Workers
 
     Items travel as they are, so what they were read from need not be on every machine. So many batches
     are on the way that each worker has its next one; what comes first waits for its place.
-
-    Raises:
-        WorkerLostError: a batch cost Ray several workers.
     """
     if workers.executor == "inline":
         yield from map(function, items)
@@ -256,7 +253,6 @@ def _results(job: tuple[bytes, EnvironmentSpec, float], batch: Sequence[Any]) ->
 
 
 def _arrived(batch: Any) -> list[Any]:
-    """The results of a batch, or its own error."""
     import ray
     from ray.exceptions import RayError, RayTaskError
 

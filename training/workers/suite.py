@@ -139,11 +139,7 @@ _EPISODES = {
 
 
 class RemoteSuite:
-    """See `qguide.training.environment.Suite`.
-
-    Attributes:
-        losses: reasons of the workers that were lost.
-    """
+    """See `qguide.training.environment.Suite`."""
 
     def __init__(self, suite: Suite, pool: WorkerPool, *, replays: bool) -> None:
         self.losses = pool.losses

@@ -30,7 +30,6 @@ class BoundedHttp:
     """One server, asked by one episode. Its event loop runs as long as a request does.
 
     Args:
-        url: base of all paths.
         timeout_s: for each request, from connecting to the last byte of the answer.
     """
 

@@ -31,7 +31,6 @@ class Question:
 
     Attributes:
         kind: "bridge" or "comparison", and the level: easy, medium or hard.
-        paragraphs: those that can be searched.
         supporting: titles of the paragraphs that hold the answer, in the order of their facts.
     """
 

@@ -70,12 +70,7 @@ def find_simulator() -> tuple[str, Path]:
 
 
 class Simulator:
-    """One Java process; it answers the requests of all threads one by one.
-
-    Attributes:
-        open_episodes: number of episodes that use it now.
-        begun_episodes: number of episodes that have used it.
-    """
+    """One Java process; it answers the requests of all threads one by one."""
 
     def __init__(self, *, heap_mb: int, timeout_s: float) -> None:
         from py4j.java_gateway import GatewayParameters, JavaGateway, launch_gateway

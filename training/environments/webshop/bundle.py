@@ -98,7 +98,6 @@ class ShoppingSuite:
 
 
 def _values(product: Product) -> set[str]:
-    """All values that can be chosen of a product."""
     return {value for values in product.options.values() for value in values}
 
 

@@ -98,7 +98,6 @@ def _id_of(answer: object) -> str:
 
 
 def _failed(score: Path, answers: Sequence[str]) -> frozenset[str]:
-    """Ids of the answers that a score lists as failures."""
     rows = []
     for value in read_values(score):
         if value.flaw or not isinstance(value.value, Mapping):

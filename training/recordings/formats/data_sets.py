@@ -58,7 +58,6 @@ def preference_records(record: Record) -> Iterator[Record]:
 
 
 def _turns(said: Any, role: str) -> list[Record]:
-    """Messages; a text is one of them."""
     if isinstance(said, str):
         return [{"role": role, "content": said}]
     return list(said)

@@ -94,7 +94,6 @@ def phoenix(record: object) -> Iterator[Fragment]:
 
 
 def _one_each(told: Iterable[tuple[Any, Any]], what: str) -> dict[Any, Any]:
-    """One value of each name."""
     found: dict[Any, Any] = {}
     for name, value in told:
         if found.setdefault(name, value) != value:

@@ -41,7 +41,6 @@ class EngineProcess(ProcessWorker):
 
     Attributes:
         games: those that it has played, each of which takes memory.
-        open_sessions: number of episodes that run in it.
     """
 
     def __init__(self, *, timeout_s: float) -> None:
@@ -103,10 +102,8 @@ class EnginePool:
         """Prepare the pool; each worker starts with its first game.
 
         Args:
-            processes: number of workers, and so of steps taken at the same time.
             games_per_process: number of distinct games (about 5 MB each) after which a worker is
                 replaced, once its last episode has ended.
-            timeout_s: longest wait for one answer, after which the worker is killed.
         """
         self._slots: list[EngineProcess | None] = [None] * processes
         self._retired: list[EngineProcess] = []

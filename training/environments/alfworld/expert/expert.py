@@ -268,7 +268,6 @@ def _go_astray(memory: HouseMemory, rng: Random) -> ExpertReply:
 
 
 def _take(memory: HouseMemory, at: str) -> list[ExpertReply]:
-    """Take an object that is not needed."""
     items = [i for i in memory.contents.get(at, ()) if kind_of(i) != memory.task.item]
     return [ExpertReply(f"{item} is here.", "I take it.", f"take {item} from {at}") for item in items[:1]]
 

@@ -18,14 +18,11 @@ class HouseMemory:
     """Facts about one episode, updated by `read`.
 
     Attributes:
-        task: the task in the first observation.
         receptacles: all receptacles, in the order of the first observation.
         contents: objects last seen in each receptacle that the agent has looked into.
         closed: receptacles that were found closed.
         refused: receptacles at which an action failed that should have worked.
-        at: the receptacle in front of the agent.
         unclear: a receptacle at the agent's location that has not been described yet.
-        held: the object in hand.
         treated: (verb, object) of each object that was cleaned, heated or cooled, and still is.
     """
 

@@ -135,7 +135,6 @@ class Receptacle:
         name: a name such as "cabinet 4", unique among the game's receptacles and objects.
         kind: a kind such as "cabinet", as in `Goal` and `AlfWorldGame.can_contain`.
         location: the agent's location in front of it, such as "loc 12"; it may be shared.
-        contents: names of the objects in it at the start.
     """
 
     name: str
@@ -151,11 +150,8 @@ class Item:
     """An object.
 
     Attributes:
-        name: a name such as "apple 1".
-        kind: a kind such as "apple".
         location: location at which it can be sliced, usually its receptacle's, or None.
         inner: names of the objects inside it; None if it cannot hold any.
-        states: its states at the start.
     """
 
     name: str
@@ -176,8 +172,6 @@ class Goal:
     """Goal of a game.
 
     Attributes:
-        kind: one of the six goal types.
-        item_kind: kind of the object to place or look at.
         receptacle_kind: kind of the target receptacle; None for `look_at_obj_in_light`.
         lamp_kind: kind of the lamp to use; None for all other goals.
     """
@@ -194,7 +188,6 @@ class AlfWorldGame:
 
     Attributes:
         task: the whole sentence, "Your task is to: put some apple on desk."
-        start: the agent's location at the start.
         receptacles: all receptacles, in the engine's order.
         items: all objects, in the engine's order, in which contents are always listed.
         can_contain: pairs (receptacle kind, item kind) that fit together.

@@ -42,8 +42,6 @@ class Statistics:
     """Counts over all games.
 
     Attributes:
-        source: description of the games counted.
-        rooms: counts for each room kind.
         receptacles: receptacle kind -> number of "all", of "openable" and of "opened" ones.
         items: item kind -> number of "all", and of those with each property.
         inside: item kind -> item kind -> how often the second starts inside the first.
