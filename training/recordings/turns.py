@@ -33,12 +33,16 @@ _ROLES: Final = {
     "model": "assistant",
     "agent": "assistant",
     "function": "tool",
+    "tool-call": "assistant",
+    "tool-response": "user",
     "HumanMessage": "user",
     "AIMessage": "assistant",
     "AIMessageChunk": "assistant",
     "SystemMessage": "system",
     "ToolMessage": "tool",
 }
+_TEXTS: Final = ("text", "system_prompt")
+"""Places of a message's text where it has no `content`: in SWE-agent's published trajectories."""
 _BLOCKS: Final = ("tool_use", "tool_result")
 _ITEM_TEXTS: Final = ("input_text", "output_text")
 _NO_TEXT: Final = "has a part that is not text; Q models read only text"
@@ -163,6 +167,8 @@ def _chat_rows(value: Json, place: str) -> Iterator[Json]:
         for index, item in enumerate(value["output"]):
             yield from _chat_rows(item, f"{place}.output[{index}]")
         return
+    if "role" not in value and isinstance(value.get("message"), Mapping):
+        value = value["message"]  # a choice, as OpenPipe's ART keeps replies
     if isinstance(value.get("kwargs"), Mapping) and isinstance(path := value.get("id"), list):
         value = {**value["kwargs"], "type": str(path[-1]) if path else ""}  # LangChain's JSON
     kind = value.get("type") if isinstance(value.get("type"), str) else None
@@ -237,13 +243,17 @@ def _chat_row(value: Json) -> Json:
     """A message in OpenAI's shape, whatever it calls roles and calls."""
     role = value.get("role")
     row = {**value, "role": _ROLES.get(role, role) if isinstance(role, str) else role}
+    if row.get("content") is None and (text := first_at(row, _TEXTS)) is not None:
+        row["content"] = text
     if isinstance(calls := value.get("tool_calls"), list):
         row["tool_calls"] = [_plain_call(call) for call in calls] or None
     return row
 
 
 def _plain_call(call: object) -> object:
-    """A call whose name and arguments do not lie in a `function`."""
+    """A call that is JSON text (of verifiers), or whose name and arguments do not lie in a `function`."""
+    if isinstance(call, str):
+        call = parse_text(call)
     if not isinstance(call, Mapping) or isinstance(call.get("function"), Mapping):
         return call
     if isinstance(call.get("custom"), Mapping):

@@ -6,7 +6,7 @@ from typing import Final
 
 from qguide.qnet.types import Message
 from qguide.training.recordings.fields import Fields
-from tests.support.recordings.sample import ARGUMENTS, ASKED, CHAT, SAID, TASK, Sample, dump
+from tests.support.recordings.sample import ARGUMENTS, ASKED, CALLED, CHAT, SAID, TASK, Sample, dump
 
 
 def intercode(folder: Path) -> None:
@@ -90,6 +90,39 @@ def verl(folder: Path) -> None:
     dump(folder / "4.jsonl", row)
 
 
+def verifiers(folder: Path) -> None:
+    """An episode of verifiers, whose agent had a subagent; a judge's trace has the reward, too."""
+    call = {"id": "c1", "type": "function", "name": "look", "arguments": json.dumps(ARGUMENTS)}
+    looked = {"role": "assistant", "content": "I look.", "reasoning_content": "A desk.", "tool_calls": [call]}
+    said = [CHAT[0], looked, CHAT[2], {"role": "assistant", "content": "No subagent."}, CHAT[3]]
+    sampled = {"sampled": True, "logprobs": [-0.5, -0.25]}
+    nodes = [
+        {"message": message, **({"parent": parent} if parent is not None else {}), **(sampled if parent else {})}
+        for message, parent in zip(said, (None, 0, 1, 2, 2), strict=True)
+    ]
+    trace = {
+        "version": 1,
+        "agent": {"name": "agent", "trainable": True},
+        "nodes": nodes,
+        "calls": [{"model": "gpt", "node": 1}],
+        "rewards": {"found": {"score": 0.5, "weight": 2.0}, "quick": None},
+        "stop_condition": "max_turns",
+    }
+    judge = {**trace, "agent": {"name": "judge", "trainable": False}}
+    task = {"type": "Mug", "data": {"prompt": TASK}, "key": "mug", "hash": "6f1d"}
+    dump(
+        folder / "traces.jsonl",
+        {"id": "e1", "env": {"id": "house"}, "task": task, "ok": True, "traces": [judge, trace]},
+    )
+
+
+def verifiers_results(folder: Path) -> None:
+    """A line of verifiers' earlier results, whose calls are JSON texts."""
+    called = {**CHAT[1], "tool_calls": [json.dumps(call) for call in CHAT[1]["tool_calls"]]}
+    row = {"prompt": CHAT[:1], "completion": [called, *CHAT[2:]], "reward": 1.0, "example_id": 3, "task": "house"}
+    dump(folder / "results.jsonl", row)
+
+
 def terminal_bench(folder: Path) -> None:
     """A run of Terminal-Bench with Terminus' logs; the run's own result repeats its trials."""
     trial = folder / "run" / "mug" / "mug.1-of-1.run"
@@ -138,6 +171,8 @@ SAMPLES: Final = (
     Sample("mint", mint, SAID, "reasoning/x/3", agent="gpt"),
     Sample("mint-run", mint_run, SAID, "3"),
     Sample("trl", trl, ASKED, ""),
+    Sample("trl", verifiers_results, CALLED, "3"),
+    Sample("verifiers", verifiers, CALLED, "house/mug", agent="gpt", terminated=False, left_out=(1, 1)),
     Sample("verl", verl, ASKED, ""),
     Sample("terminal-bench", terminal_bench, SAID[:4], "mug", reward=0.0, terminated=False),
 )

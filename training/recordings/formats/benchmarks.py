@@ -1,4 +1,4 @@
-"""Results of benchmarks as plain records: tau2-bench, InterCode, FireAct, Inspect, Terminal-Bench, AppWorld."""
+"""Results of benchmarks and RL environments as plain records, such as tau2-bench, InterCode, Inspect and verifiers."""
 
 import re
 import zipfile
@@ -136,6 +136,49 @@ def fireact_records(record: Record) -> Iterator[Record]:
         "reward": float(record["reward"]),
         "task_id": f"hotpotqa/{zlib.crc32(question.encode())}",
     }
+
+
+BRANCHES: Final = "branches before the last one of a trace: subagents, and what was cut out of the history"
+_CUT: Final = ("max_turns", "max_input_tokens", "max_output_tokens", "max_total_tokens", "context_length", "error")
+
+
+def verifiers_records(record: Record) -> Iterator[Record]:
+    """The agents' traces of an episode of verifiers v1; those that train no policy, such as a judge's, are left out.
+
+    A trace is a graph of messages, of which its last branch is the episode. Its reward is the weighted sum.
+    """
+    for trace in record["traces"]:
+        if trace["agent"].get("trainable") is False or not trace["nodes"]:
+            continue
+        nodes = trace["nodes"]
+        rewards = [reward["score"] * reward.get("weight", 1.0) for reward in trace["rewards"].values() if reward]
+        task = first_at(record, ("task.key", "task.hash"))
+        env = value_at(record, "env.id")
+        yield {
+            "messages": [_verifiers_turn(node) for node in _last_branch(nodes)],
+            "reward": sum(rewards) if rewards else None,
+            "task_id": f"{env}/{task}" if env and task else task,
+            "source": first_at(trace, ("calls.0.model", "agent.config.model")),
+            "terminated": trace.get("stop_condition") not in _CUT,
+            "left_out": {BRANCHES: len(nodes) - len({node.get("parent") for node in nodes} - {None}) - 1},
+        }
+
+
+def _last_branch(nodes: list[Any]) -> list[Any]:
+    """The path from a root to the last node, which no other can follow."""
+    path = [place := len(nodes) - 1]
+    while (parent := nodes[place].get("parent")) is not None:
+        if not 0 <= parent < place:
+            raise RecordError(f"node {place} of a trace follows node {parent}, which is not before it")
+        path.append(place := parent)
+    return [nodes[place] for place in reversed(path)]
+
+
+def _verifiers_turn(node: Record) -> Record:
+    """A message; a reply that no model of the trace gave is not to be imitated."""
+    message = node["message"]
+    made_up = message["role"] == "assistant" and not node.get("sampled")
+    return {**message, "logprobs": node.get("logprobs") or None, **({"weight": 0} if made_up else {})}
 
 
 def inspect_records(record: Record) -> Iterator[Record]:

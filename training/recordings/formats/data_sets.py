@@ -39,7 +39,7 @@ def prompt_records(record: Record) -> Iterator[Record]:
     yield {
         "messages": turns,
         "reward": float(reward) if isinstance(reward, bool) else reward,
-        "task_id": first_at(record, ("task_id", "uid", "index")),
+        "task_id": first_at(record, ("task_id", "uid", "index", "example_id")),
     }
 
 

@@ -29,6 +29,7 @@ from qguide.training.recordings.formats.benchmarks import (
     read_trials,
     tau2_records,
     trial_records,
+    verifiers_records,
 )
 from qguide.training.recordings.formats.bfcl import bfcl_records, read_answers
 from qguide.training.recordings.formats.coding_agents import atif_records, mini_swe_records, swe_agent_records
@@ -94,6 +95,7 @@ FORMATS: Final[Mapping[str, Layout]] = {
     "intercode": Layout(("*.turn_history",), translate=intercode_records, within="*"),
     "fireact": Layout(("*.traj *.pred",), translate=fireact_records, within="*"),
     "bfcl": Layout(translate=bfcl_records, files=("*_result.json",), values=read_answers),
+    "verifiers": Layout(("traces env task",), translate=verifiers_records, files=("traces.jsonl",)),
     "mint": Layout(("history success task_id",), _MINT),
     "mint-run": Layout(("state.history task",), _MINT_RUN),
     "trl": Layout(("prompt completion",), translate=prompt_records),

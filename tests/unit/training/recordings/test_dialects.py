@@ -89,8 +89,11 @@ LANGCHAIN = [
     {"type": "ai", "content": "It is on the desk.", "tool_calls": []},
 ]
 
+CHOICES = [SYSTEM, USER, {"index": 0, "finish_reason": "tool_calls", "message": CHAT[2]}, *CHAT[3:]]
+"""OpenPipe's ART keeps replies as choices."""
 
-@pytest.mark.parametrize("messages", [CHAT, BLOCKS, LANGCHAIN], ids=["chat", "blocks", "langchain"])
+
+@pytest.mark.parametrize("messages", [CHAT, BLOCKS, LANGCHAIN, CHOICES], ids=["chat", "blocks", "langchain", "choices"])
 def test_every_dialect_is_the_same_episode(messages: list[Any]) -> None:
     episode = read_message_record({"messages": messages, "reward": 1}, Fields())
     assert episode.messages == EPISODE
@@ -115,6 +118,15 @@ def test_thoughts_are_left_out_and_counted(messages: list[Any]) -> None:
 def test_one_list_may_mix_dialects() -> None:
     mixed = [*BLOCKS[:3], CHAT[3], ITEMS[-1]]
     assert read_message_record({"messages": mixed, "reward": 1}, Fields()).messages == EPISODE
+
+
+def test_texts_of_published_trajectories_of_swe_agent_are_their_content() -> None:
+    said = [
+        {"role": "system", "text": None, "system_prompt": "You find things.", "cutoff_date": "2023"},
+        {"role": "user", "text": "Find the mug.", "system_prompt": None},
+        {"role": "ai", "text": "It is on the desk."},
+    ]
+    assert read_turns(said).messages == [EPISODE[0], EPISODE[1], EPISODE[4]]
 
 
 def test_instructions_beside_the_messages_come_first() -> None:
