@@ -231,7 +231,10 @@ class Group:
                 return [back]
             case "roll_back":
                 if now.phase == "collecting":
-                    raise InvalidRequestError("nothing guides, so there is nothing to roll back; forbid keeps it so")
+                    raise InvalidRequestError(
+                        "nothing guides in the phase 'collecting', so there is nothing to roll back; "
+                        "the order 'forbid' keeps it so"
+                    )
                 return [back]
             case "promote":
                 return self._promoted()
@@ -240,11 +243,11 @@ class Group:
     def _promoted(self) -> list[PhaseLine]:
         now = self.progress
         if now.mode == "forbidden":
-            raise InvalidRequestError("nothing can be promoted while guidance is forbidden; give the order auto first")
+            raise InvalidRequestError("nothing can be promoted in the mode 'forbidden'; give the order 'auto' first")
         newest = now.licensed.version if now.licensed else now.version
         if newest is None or (now.phase == "guiding" and newest == now.version):
             guiding = now.phase == "guiding"
-            said = "it guides already" if guiding else "no fit since the last change has a licence"
+            said = f"version {newest} guides already" if guiding else "no fit since the last change has a licence"
             raise InvalidRequestError(f"nothing can be promoted: {said}; see GET /v1/learning")
         if now.phase != "collecting":
             return [phase_changes.promoted(now, newest, "promoted by the operator")]

@@ -139,20 +139,20 @@ def test_thoughts_go_back_only_to_the_upstream_that_had_them() -> None:
 @pytest.mark.parametrize(
     ("message", "said"),
     [
-        (user({"type": "text"}), r"messages\[0\].content\[0\].text is missing"),
-        (user(call()), r"content\[0\] has the type 'tool_use'"),
-        (user({"type": "search_result"}), r"content\[0\].source is missing"),
-        (user({"type": "image", "source": "a.png"}), "source is a text"),
+        (user({"type": "text"}), r"^messages\[0\]\.content\[0\]\.text\b"),
+        (user(call()), r"content\[0\] .*'tool_use'"),
+        (user({"type": "search_result"}), r"content\[0\]\.source .*missing"),
+        (user({"type": "image", "source": "a.png"}), r"content\[0\]\.source .*search_result.*`type`"),
         (
             user({"type": "document", "source": {"type": "content", "content": [{"type": "image"}]}}),
-            r"source.content has the type 'image'",
+            r"source\.content .*'image'",
         ),
-        (user({"type": "server_tool_use"}), "has the type 'server_tool_use'"),
-        (assistant(result()), "has the type 'tool_result'"),
-        (assistant({"type": "tool_use", "name": "go"}), r"content\[0\].id is missing"),
-        (user({"type": "tool_result"}), "tool_use_id is missing"),
-        (user({"type": "image", "source": {"type": "file"}}), "send an image as base64 or url"),
-        (user({"type": "document", "source": {"type": "url"}}), "send a document as base64, text"),
+        (user({"type": "server_tool_use"}), r"content\[0\] .*'server_tool_use'"),
+        (assistant(result()), r"content\[0\] .*'tool_result'"),
+        (assistant({"type": "tool_use", "name": "go"}), r"content\[0\]\.id\b"),
+        (user({"type": "tool_result"}), r"content\[0\]\.tool_use_id\b"),
+        (user({"type": "image", "source": {"type": "file"}}), "source .*'file'; .*base64.*url"),
+        (user({"type": "document", "source": {"type": "url"}}), "source .*'url'; .*base64.*content"),
     ],
 )
 def test_a_block_that_cannot_be_translated_is_named(message: Any, said: str) -> None:

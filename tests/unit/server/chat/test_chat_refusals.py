@@ -153,9 +153,9 @@ def test_langchain_raises_its_own_error_for_a_context_overflow(
     with serving_app(create_app(settings_of(address[1]))) as url:
         key = SecretStr("unused")
         model = ChatOpenAI(base_url=f"{url}/v1", api_key=key, model="demo", max_retries=0)
-        with pytest.raises(ContextOverflowError, match="prompt is too long"):
+        with pytest.raises(ContextOverflowError):
             model.invoke("find the mug")
-        with pytest.raises(ContextOverflowError, match="exceeds the context window"):
+        with pytest.raises(ContextOverflowError):
             list(model.stream("find the mug"))
 
 

@@ -97,7 +97,7 @@ def test_a_judges_scores_are_kept_and_its_places_are_not(ranked: bool, scored: l
 
 def test_an_episode_without_a_task_is_no_record() -> None:
     greeting = Transcript((BOTH, *SEEN), (offer(3, TAKE),))
-    with pytest.raises(NotRecordableError, match="begin with a task"):
+    with pytest.raises(NotRecordableError, match="task"):
         tree_row(greeting, OUTCOME, plain)
 
 

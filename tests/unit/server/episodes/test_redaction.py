@@ -56,17 +56,14 @@ async def test_texts_come_back_redacted_in_their_order() -> None:
 async def test_a_hook_that_fails_ends_nothing_but_itself(name: str) -> None:
     async with hook(name) as redactor:
         for _ in range(2):
-            with (
-                structlog.testing.capture_logs() as logs,
-                pytest.raises(RedactionError, match=r"^the redaction hook failed$"),
-            ):
+            with structlog.testing.capture_logs() as logs, pytest.raises(RedactionError, match=r"failed$") as refused:
                 await redactor.redact([SECRET])
-            assert SECRET not in str(logs)
+            assert SECRET not in f"{logs} {refused.value}"
 
 
 async def test_a_hook_that_takes_too_long_is_given_up_and_started_again() -> None:
     async with hook("hang", timeout_s=3) as redactor:
-        with pytest.raises(RedactionError, match="longer than 3 s"):
+        with pytest.raises(RedactionError, match=r" 3 s .*QGUIDE_EPISODES_REDACT_TIMEOUT_S"):
             await redactor.redact([HANGS])
         assert not redactor._running
         assert await redactor.redact(["well"]) == ["well"]

@@ -283,13 +283,13 @@ def test_the_tokens_of_actions_count_against_the_callers_budget(serve: Serve, we
 @pytest.mark.parametrize(
     ("threshold", "why"),
     [
-        ({"actions": []}, "at least 1 item"),
-        ({"actions": ["refine", "refine"]}, "names one of them twice"),
+        ({"actions": []}, r"actions\n.*too_short"),
+        ({"actions": ["refine", "refine"]}, "actions .*twice"),
         ({"actions": ["stop", "refine"]}, "put 'stop' last"),
-        ({"actions": ["escalate"]}, "name the upstream to draw from"),
-        ({"actions": ["refine"], "policy": "strong"}, "policy is only for 'escalate'"),
-        ({"actions": ["refine"], "num_candidates": 0}, "greater than or equal to 1"),
-        ({"actions": ["refine"], "below": float("nan")}, "finite number"),
+        ({"actions": ["escalate"]}, "'escalate' .*actions.*policy.*upstream"),
+        ({"actions": ["refine"], "policy": "strong"}, "policy .*'escalate'; .*actions"),
+        ({"actions": ["refine"], "num_candidates": 0}, r"num_candidates\n.*greater_than_equal"),
+        ({"actions": ["refine"], "below": float("nan")}, r"below\n.*finite_number"),
     ],
 )
 def test_settings_that_mean_nothing_are_refused(threshold: Body, why: str) -> None:
@@ -301,10 +301,10 @@ def test_unknown_names_are_refused_at_the_start() -> None:
     url = "http://127.0.0.1:9/v1"
     threshold = ThresholdSettings.model_validate({"below": 0.5} | REFINE)
     unknown = settings_of(url, REFINE, thresholds={"else": threshold})
-    with pytest.raises(ConfigError, match="QGUIDE_THRESHOLDS names 'else', which is not a Q model"):
+    with pytest.raises(ConfigError, match=r"QGUIDE_THRESHOLDS .*'else'.* QGUIDE_Q_MODELS: q, q@0$"):
         build_models(unknown)
-    with pytest.raises(ConfigError, match=r"escalates to 'strong', which is no upstream \(demo\)"):
+    with pytest.raises(ConfigError, match=r"'q' .*'strong', .*\(demo\); .* QGUIDE_UPSTREAMS"):
         build_models(settings_of(url, ESCALATE))
     ranking = settings_of(url, REFINE, q_models={"q": "judge:demo"}, judges={"q": JudgeSettings(mode="rank")})
-    with pytest.raises(ConfigError, match="a judge that ranks the candidates"):
+    with pytest.raises(ConfigError, match=r"QGUIDE_THRESHOLDS .*'q', .* mode 'score'"):
         build_models(ranking)

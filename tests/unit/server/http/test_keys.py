@@ -1,6 +1,7 @@
 """Access: keys, bind address, the operator's routes, origins."""
 
 import json
+import re
 import stat
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -61,10 +62,10 @@ def test_a_revoked_key_ends_and_a_new_one_begins_without_a_restart(keys_file: Pa
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        (None, "cannot be read"),
-        ("{", "is malformed at the top level"),
-        ('{"keys": [{"name": "a"}]}', "is malformed at keys.0.sha256: Field required"),
-        ('{"keys": []}', "holds no API key"),
+        (None, r"keys\.json .*\(.+\); .*`qguide keys create NAME --file"),
+        ("{", r"keys\.json .* top .*JSON"),
+        ('{"keys": [{"name": "a"}]}', r"keys\.json .* keys\.0\.sha256:"),
+        ('{"keys": []}', r"keys\.json .*API key; .*`qguide keys create NAME --file"),
     ],
 )
 def test_a_file_that_will_not_do_is_refused_with_the_reason(keys_file: Path, text: str | None, said: str) -> None:
@@ -95,19 +96,19 @@ def test_a_key_that_is_revoked_while_others_are_created_stays_revoked(keys_file:
 
 def test_a_folder_that_cannot_be_written_is_refused_with_the_reason(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("in the way")
-    with pytest.raises(ConfigError, match=r"cannot be changed \(.+\); make its folder writable"):
+    with pytest.raises(ConfigError, match=r"keys\.json .*\(.+\); .*writable"):
         create_key(tmp_path / "file" / "keys.json", "ada")
 
 
 def test_names_are_unique_and_sane(keys_file: Path) -> None:
     create_key(keys_file, "ada")
-    with pytest.raises(ConfigError, match="there already is a key 'ada'"):
+    with pytest.raises(ConfigError, match="'ada'; revoke"):
         create_key(keys_file, "ada")
-    with pytest.raises(ConfigError, match="name is 'two words'"):
+    with pytest.raises(ConfigError, match=r"name .*'two words'"):
         create_key(keys_file, "two words")
     with pytest.raises(ConfigError, match="requests_per_minute is -1"):
         create_key(keys_file, "bob", requests_per_minute=-1)
-    with pytest.raises(ConfigError, match="there is no key 'eve'; the file has ada"):
+    with pytest.raises(ConfigError, match=r"'eve'; .* ada$"):
         revoke_key(keys_file, "eve")
 
 
@@ -172,7 +173,7 @@ def test_the_operators_routes_want_an_admins_key(serve: Serve, keys_file: Path) 
 
 @pytest.mark.parametrize("host", ["0.0.0.0", "192.168.0.1", "::", "example.org", ""])
 def test_another_address_than_loopback_wants_keys_or_insecure(host: str, keys_file: Path) -> None:
-    with pytest.raises(ValidationError, match="there are no API keys; create one with `qguide"):
+    with pytest.raises(ValidationError, match=r"`qguide keys create .* QGUIDE_KEYS_FILE=.* --insecure"):
         Settings(policy=SCRIPTED, host=host)
     assert Settings(policy=SCRIPTED, host=host, insecure=True).host == host
     assert Settings(policy=SCRIPTED, host=host, keys_file=keys_file).host == host
@@ -211,5 +212,5 @@ def test_no_page_may_call_but_those_of_named_origins(serve: Serve, keys_file: Pa
 
 @pytest.mark.parametrize("origin", ["*", "agents.example", "https://agents.example/page"])
 def test_an_origin_is_named_exactly(origin: str) -> None:
-    with pytest.raises(ValidationError, match="is not an origin"):
+    with pytest.raises(ValidationError, match=rf"cors_origins\n.*'{re.escape(origin)}' .*https://host:port"):
         Settings(cors_origins=(origin,))

@@ -93,7 +93,7 @@ async def test_a_caller_has_so_many_requests_at_once(most: int) -> None:
 
     running = [asyncio.create_task(run()) for _ in range(most)]
     await asyncio.sleep(0)
-    with pytest.raises(OverLimitError, match=f"ada has {most} requests running") as refused:
+    with pytest.raises(OverLimitError, match=f"ada .*{most} requests") as refused:
         async with limiter.admit(ada, Account()):
             pass
     assert (refused.value.code, refused.value.retry_after_s) == ("too_many_at_once", 1)
@@ -114,7 +114,7 @@ async def test_looks_that_wait_are_limited_and_ends_are_not() -> None:
     limiter = Limiter(None, concurrent_requests=1)
     ada = Caller("ada", False, requests_per_minute=0, tokens_per_day=0)
     async with limiter.admit(ada, Account(), kind="look"):
-        with pytest.raises(OverLimitError, match="ada has 1 requests running"):
+        with pytest.raises(OverLimitError, match=r"ada .*1 requests"):
             async with limiter.admit(ada, Account(), kind="look"):
                 pass
         async with limiter.admit(ada, Account(), kind="end"):

@@ -22,16 +22,12 @@ def test_a_bound_port_is_kept_and_lets_nobody_in_before_a_server_listens() -> No
 def test_a_port_in_use_is_refused_with_the_remedy() -> None:
     with socket.create_server(("127.0.0.1", 0)) as other:
         port = other.getsockname()[1]
-        with pytest.raises(ConfigError, match=f"^port {port} is in use; choose another with --por"):
+        with pytest.raises(ConfigError, match=f"^port {port} .* --port"):
             bind("127.0.0.1", port)
 
 
 @pytest.mark.parametrize(
-    ("host", "said"),
-    [
-        ("no such host", "host 'no such host' has no address"),
-        ("192.0.2.1", "192.0.2.1 is no address of this machine; choose another with --host"),
-    ],
+    ("host", "said"), [("no such host", "'no such host' .* --host"), ("192.0.2.1", r"^192\.0\.2\.1 .* --host")]
 )
 def test_an_address_that_is_not_here_is_refused(host: str, said: str) -> None:
     with pytest.raises(ConfigError, match=said):

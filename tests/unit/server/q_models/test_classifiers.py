@@ -82,7 +82,7 @@ def test_a_server_of_no_folder_or_for_two_purposes_is_refused(tmp_path: Path) ->
             build_models(settings)
     trunk = VllmTrunk.model_validate({"url": "http://127.0.0.1:1"})
     both = settings_of(tmp_path, "http://127.0.0.1:1", vllm_trunks={"reward": trunk})
-    with pytest.raises(ConfigError, match="both name 'reward'"):
+    with pytest.raises(ConfigError, match=r"QGUIDE_VLLM_TRUNKS and QGUIDE_CLASSIFIERS .*'reward'"):
         build_models(both)
 
 
@@ -91,13 +91,13 @@ def test_a_job_asks_a_server_by_the_name_of_the_classifier(
 ) -> None:
     entry = {"url": served.url, "tokenizer": tmp_path / "reward", "api_key_variable": "RM_KEY"}
     inference = Inference.model_validate({"classifiers": {"rm": entry}})
-    with pytest.raises(ConfigError, match="classifier rm: the environment variable RM_KEY"):
+    with pytest.raises(ConfigError, match=r"\brm: .* RM_KEY .*api_key_variable"):
         build_scorer("classify:rm", inference)
     monkeypatch.setenv("RM_KEY", "key")
     [found] = build_scorer("classify:rm", inference).score([REQUEST])
     [expected] = NaiveScorer(load_qnet(tmp_path / "reward")).score([REQUEST])
     assert found.q_values == pytest.approx(expected.q_values, abs=1e-5)
-    with pytest.raises(ConfigError, match=r"inference\.classifiers has rm; .* under the name 'x'"):
+    with pytest.raises(ConfigError, match=r"'classify:x', .*inference\.classifiers .*rm; .*'x'$"):
         build_scorer("classify:x", inference)
 
 

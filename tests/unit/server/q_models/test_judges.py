@@ -211,10 +211,10 @@ def test_a_shadow_judge_is_asked_and_answers_nothing(serve: Serve, address: Addr
 @pytest.mark.parametrize(
     ("change", "reason"),
     [
-        ({"q_models": {"q": "judge:none"}}, "no upstream has that name or model"),
-        ({"q_models": {"q@v1": "judge:demo"}}, "begin its version with 'judge-'"),
-        ({"q_models": {"q": SCRIPTED}, "judges": {"q": JudgeSettings()}}, "which is not a judge"),
-        ({"judges": {"q": JudgeSettings(prompt_file=Path("no.txt"))}}, "no.txt cannot be read"),
+        ({"q_models": {"q": "judge:none"}}, "'judge:none', .* demo: .* QGUIDE_UPSTREAMS .* --upstream"),
+        ({"q_models": {"q@v1": "judge:demo"}}, "q@v1 .* QGUIDE_Q_MODELS .*'judge-'"),
+        ({"q_models": {"q": SCRIPTED}, "judges": {"q": JudgeSettings()}}, "QGUIDE_JUDGES .*'q', .* QGUIDE_Q_MODELS"),
+        ({"judges": {"q": JudgeSettings(prompt_file=Path("no.txt"))}}, r"prompt_file no\.txt .*FileNotFoundError"),
     ],
 )
 def test_a_judge_that_cannot_be_built_is_refused(change: dict[str, Any], reason: str) -> None:

@@ -15,7 +15,9 @@ def manifest(licence: Licence | None) -> Manifest:
 
 
 def test_a_q_model_without_a_licence_is_refused_with_the_reason_and_the_way_out() -> None:
-    with pytest.raises(CheckpointError, match="not shown to be above") as refused:
+    with pytest.raises(
+        CheckpointError, match=r"^shop .*licence: .* --unlicensed \(QGUIDE_UNLICENSED; `unlicensed`"
+    ) as refused:
         require_licence(manifest(NONE), "shop", unlicensed=False)
 
     assert "--unlicensed" in str(refused.value)

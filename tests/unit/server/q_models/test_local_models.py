@@ -15,11 +15,7 @@ built = torch.backends.cuda.is_built()
 @pytest.mark.parametrize(("policy", "q_model"), [(EMBEDDED, SCRIPTED), (SCRIPTED, EMBEDDED)])
 def test_cuda_without_a_build_for_it_names_the_setting_and_the_remedy(policy: str, q_model: str) -> None:
     settings = Settings(policy=policy, q_models={"one": q_model}, device="cuda")
-    with pytest.raises(
-        ConfigError,
-        match=r"QGUIDE_DEVICE is 'cuda', but torch \S+ is built without CUDA; install .* or set "
-        "QGUIDE_DEVICE=cpu",
-    ):
+    with pytest.raises(ConfigError, match=r"QGUIDE_DEVICE .*'cuda', .* torch \S+ .* QGUIDE_DEVICE=cpu"):
         build_models(settings)
 
 
@@ -31,7 +27,7 @@ async def test_models_that_run_elsewhere_need_no_device() -> None:
 
 
 def test_an_unknown_device_is_refused() -> None:
-    with pytest.raises(ConfigError, match="QGUIDE_DEVICE is 'gpu', but torch knows no such device"):
+    with pytest.raises(ConfigError, match=r"QGUIDE_DEVICE .*'gpu', .* cpu, .*cuda:1$"):
         check_device("gpu")
 
 
@@ -40,5 +36,5 @@ def test_a_device_that_is_not_there_is_refused(monkeypatch: pytest.MonkeyPatch, 
     monkeypatch.setattr(torch.backends.cuda, "is_built", lambda: True)
     monkeypatch.setattr(torch.cuda, "is_available", lambda: found > 0)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: found)
-    with pytest.raises(ConfigError, match=f"torch finds {found} CUDA devices; see what nvidia-smi"):
+    with pytest.raises(ConfigError, match=f"QGUIDE_DEVICE .*'{device}', .* {found} CUDA .*QGUIDE_DEVICE=cpu"):
         check_device(device)

@@ -69,25 +69,22 @@ def test_a_split_leads_to_all_its_arms() -> None:
 @pytest.mark.parametrize(
     ("change", "said"),
     [
-        (lambda: SPLIT.drop("shop@v2"), "'trial' would point to 'shop@v2', which is not served then; choose shop@v1$"),
-        (lambda: BOTH.drop("shop@v1"), "'shop' would point to 'shop@v1'"),
-        (lambda: SHOP.move("default", {"shop": 1}).drop("shop@v1"), "'default' would point"),
-        (
-            lambda: SPLIT.add("shop@v3", replacing=True),
-            "'trial' would point to 'shop@v1'.*; or load shop@v3 without replace",
-        ),
-        (lambda: BOTH.shadow("shop", "shop@v2").drop("shop@v2"), "the shadow of 'shop' would"),
-        (lambda: SHOP.shadow("cart", "shop"), "'cart' is not the name of a Q model"),
-        (lambda: SHOP.add("shop@v1", replacing=False), "shop@v1 is already served"),
-        (lambda: SPLIT.add("trial@v1", replacing=False), "'trial' is an alias"),
-        (lambda: BOTH.move("shop", {"shop@v1": 1, "shop@v2": 1}), "'shop' is the name of a Q model"),
-        (lambda: BOTH.move("a", {"a": 1}), "a → a is circular"),
-        (lambda: SPLIT.move("b", {"trial": 1}).move("trial", {"b": 1}), "is circular"),
-        (lambda: BOTH.move("a", {}), "send numbers greater than 0"),
-        (lambda: BOTH.move("a", {"shop": 0}), "send numbers greater than 0"),
-        (lambda: BOTH.move("a", {"shop": float("nan")}), "send numbers greater than 0"),
-        (lambda: BOTH.move("shop@v9", {"shop": 1}), "'shop@v9' is not a valid name"),
-        (lambda: join("shop", "v 1"), "are not a valid name and version"),
+        (lambda: SPLIT.drop("shop@v2"), "^'trial' .*'shop@v2', .* shop@v1$"),
+        (lambda: BOTH.drop("shop@v1"), "^'shop' .*'shop@v1', .* shop@v2$"),
+        (lambda: SHOP.move("default", {"shop": 1}).drop("shop@v1"), "^'default' .*'shop', .* nothing"),
+        (lambda: SPLIT.add("shop@v3", replacing=True), r"^'trial' .*'shop@v1', .*shop@v3 .*replace\b"),
+        (lambda: BOTH.shadow("shop", "shop@v2").drop("shop@v2"), "shadow .*'shop' .*'shop@v2', .* shop@v1$"),
+        (lambda: SHOP.shadow("cart", "shop"), "^'cart' .*shadow; .* shop$"),
+        (lambda: SHOP.add("shop@v1", replacing=False), "^shop@v1 .*version"),
+        (lambda: SPLIT.add("trial@v1", replacing=False), "^'trial' .*alias"),
+        (lambda: BOTH.move("shop", {"shop@v1": 1, "shop@v2": 1}), "^'shop' .*versions"),
+        (lambda: BOTH.move("a", {"a": 1}), "^a → a"),
+        (lambda: SPLIT.move("b", {"trial": 1}).move("trial", {"b": 1}), "^trial → b → trial"),
+        (lambda: BOTH.move("a", {}), "'a' are {}; .*0$"),
+        (lambda: BOTH.move("a", {"shop": 0}), "'a' are {'shop': 0}; .*0$"),
+        (lambda: BOTH.move("a", {"shop": float("nan")}), "'a' are {'shop': nan}; .*0$"),
+        (lambda: BOTH.move("shop@v9", {"shop": 1}), "^'shop@v9' .* 1 to 64"),
+        (lambda: join("shop", "v 1"), "^'shop' and 'v 1' .* 1 to 64"),
     ],
 )
 def test_a_change_that_would_lead_nowhere_is_refused(change: Any, said: str) -> None:
@@ -98,10 +95,10 @@ def test_a_change_that_would_lead_nowhere_is_refused(change: Any, said: str) -> 
 def test_the_last_version_takes_its_name_and_its_shadow_with_it() -> None:
     routes = BOTH.add("cart@v1", replacing=False).shadow("cart", "shop").drop("cart@v1")
     assert (routes.versions, routes.shadows) == (BOTH.versions, {})
-    with pytest.raises(UnknownModelError, match="no Q model 'cart'; this server has shop"):
+    with pytest.raises(UnknownModelError, match=r"'cart'; .* shop$"):
         routes.resolve("cart", None)
 
 
 def test_what_is_not_served_cannot_be_dropped() -> None:
-    with pytest.raises(UnknownModelError, match="no version 'shop'; this server has shop@v1"):
+    with pytest.raises(UnknownModelError, match=r"'shop'; .* shop@v1$"):
         SHOP.drop("shop")

@@ -77,7 +77,7 @@ def test_rules_compare_no_steps(rules: TestClient) -> None:
     assert refused.status_code == 400
     assert "a rule that ranks" in refused.json()["error"]["message"]
     threshold = ThresholdSettings(below=0.5, actions=("refine",))
-    with pytest.raises(ConfigError, match="that ranks the candidates of one step"):
+    with pytest.raises(ConfigError, match=r"QGUIDE_THRESHOLDS .*'votes', .*rule"):
         build_models(FAKES.model_copy(update={"q_models": RULES, "thresholds": {"votes": threshold}}))
 
 

@@ -117,7 +117,9 @@ def test_openais_own_tools_that_the_caller_runs_are_functions() -> None:
         Draft202012Validator.check_schema(function["parameters"])
     assert "Its display (browser) has 1024 by 768 pixels." in functions[-1]["description"]
     assert chat["tool_choice"] == {"type": "function", "function": {"name": "apply_patch"}}
-    with pytest.raises(UnsupportedParameterError, match="'container_auto', which this server"):
+    with pytest.raises(
+        UnsupportedParameterError, match=r"^tools\[0\]\.environment .*'container_auto', .*function, .*local_shell"
+    ):
         chat_of(tools=[{"type": "shell", "environment": {"type": "container_auto"}}])
 
 
@@ -184,11 +186,11 @@ def test_a_tool_without_a_name_is_refused(tool: Any, said: str) -> None:
 
 
 def test_a_seed_that_is_none_is_refused_by_name() -> None:
-    with pytest.raises(InvalidRequestError, match="seed: Input should be a valid integer"):
+    with pytest.raises(InvalidRequestError, match=r"^seed: .*integer"):
         chat_of(seed="often")
 
 
 def test_a_stored_prompt_is_refused_by_name_also_without_an_input() -> None:
     request = ResponsesRequest.model_validate({"prompt": {"id": "pmpt_1"}})
-    with pytest.raises(UnsupportedParameterError, match="send the prompt's text as `instructions`"):
+    with pytest.raises(UnsupportedParameterError, match=r"^prompt .*`instructions` .*`input`"):
         to_chat_request(request)

@@ -70,9 +70,9 @@ def test_nothing_is_passed_on_unless_the_operator_says_so(
 
 
 def test_what_the_upstream_refuses_is_told(passing: TestClient) -> None:
-    with pytest.raises(openai.NotFoundError, match="no such file"):
+    with pytest.raises(openai.NotFoundError, match="404 - no"):
         gpt(passing).files.retrieve("file-unknown")
-    with pytest.raises(openai.BadRequestError, match="input is missing"):
+    with pytest.raises(openai.BadRequestError, match=r"demo .*input"):
         gpt(passing).post("/embeddings", body={"encoding_format": "float"}, cast_to=object)
 
 
@@ -101,8 +101,8 @@ def test_an_odd_usage_of_the_upstream_counts_for_nothing(
 
 
 def test_an_upstream_without_these_routes_stops_the_start() -> None:
-    with pytest.raises(ValidationError, match="sends files to 'gone', which is no upstream"):
+    with pytest.raises(ValidationError, match=r"pass_through .*'gone', .*upstreams"):
         Settings(pass_through={"files": "gone"})
     claude: Any = {"url": "http://127.0.0.1:9/v1", "model": "m", "dialect": "messages"}
-    with pytest.raises(ValidationError, match="whose dialect is 'messages'"):
+    with pytest.raises(ValidationError, match=r"pass_through .*'claude', .*'messages' .*'chat' or 'responses'"):
         Settings(upstreams={"claude": claude}, pass_through={"embeddings": "claude"})

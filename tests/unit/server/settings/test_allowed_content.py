@@ -46,7 +46,7 @@ def test_only_hosts_that_the_operator_names_are_fetched_from(address: str) -> No
         [{"type": "file", "file": {"file_url": address}}],
         [{"type": "text", "text": "look", "image_url": {"url": address}}],
     ):
-        with pytest.raises(InvalidRequestError, match=r"in QGUIDE_CALLER_MEDIA_DOMAINS \(now: im"):
+        with pytest.raises(InvalidRequestError, match=r"QGUIDE_CALLER_MEDIA_DOMAINS \(now: im"):
             HOSTS.check_parts(parts, "messages[0].content")
 
 
@@ -76,16 +76,21 @@ def test_bytes_and_named_hosts_pass() -> None:
     loaded = [{"type": "download_started", "download_id": "d", "url": "http://10.0.0.1/a"}]
     shown = {"type": "browser_state", "tabs": tabs, "state_changes": loaded}
     Reach().check_addresses([{"type": "tool_result", "content": [shown]}], "p")
-    with pytest.raises(InvalidRequestError, match="which an upstream would fetch"):
+    with pytest.raises(
+        InvalidRequestError,
+        match=r"\.url .*'http://10\.0\.0\.1', .*data: URL, .*QGUIDE_CALLER_MEDIA_DOMAINS \(now: none\)",
+    ):
         Reach().check_addresses([shown | {"source": {"url": "http://10.0.0.1"}}], "p")
     Reach().check_addresses([quoted, {"type": "tool_use", "input": {"url": "http://x"}}], "p")
 
 
 def test_bytes_of_a_file_are_no_address() -> None:
     audio = {"data": "http://10.0.0.1/a.wav", "format": "wav"}
-    with pytest.raises(InvalidRequestError, match="data is the address"):
+    with pytest.raises(InvalidRequestError, match=r"\.data .*'http://10\.0\.0\.1/…', .*QGUIDE_CALLER_MEDIA_DOMAINS"):
         Reach().check_parts([{"type": "input_audio", "input_audio": audio}], "p")
-    with pytest.raises(InvalidRequestError, match="file_data is the address"):
+    with pytest.raises(
+        InvalidRequestError, match=r"\.file_data .*'http://10\.0\.0\.1/…', .*QGUIDE_CALLER_MEDIA_DOMAINS"
+    ):
         Reach().check_parts([{"type": "file", "file": {"file_data": "http://10.0.0.1/a.pdf"}}], "p")
 
 
@@ -98,7 +103,7 @@ def test_files_of_the_operators_account_need_his_leave() -> None:
 
 def test_tensors_need_the_operators_leave() -> None:
     part = [{"type": "image_embeds", "image_embeds": "AA=="}]
-    with pytest.raises(InvalidRequestError, match="part of type 'image_embeds'"):
+    with pytest.raises(InvalidRequestError, match=r"'image_embeds'; .*QGUIDE_CALLER_FIELDS"):
         Reach().check_parts(part, "p")
     Reach(fields=["image_embeds"]).check_parts(part, "p")
 
@@ -135,7 +140,7 @@ def test_an_address_is_found_however_deep_it_stands(inner: Any) -> None:
     ],
 )
 def test_tools_that_a_server_runs_are_refused(parameters: dict[str, Any]) -> None:
-    with pytest.raises(UnsupportedParameterError, match="which the caller runs"):
+    with pytest.raises(UnsupportedParameterError, match=r"types function.*custom"):
         check_tools(parameters)
 
 

@@ -114,5 +114,5 @@ def test_switches_of_a_template_pass_and_a_template_does_not() -> None:
 
 
 def test_an_error_has_the_callers_name_of_the_parameter() -> None:
-    with pytest.raises(UnsupportedParameterError, match="'theirs' is not among"):
+    with pytest.raises(UnsupportedParameterError, match=r"'theirs' .*'theirs' in QGUIDE_CALLER_FIELDS"):
         chat_parameters({"ours": 1}, (), {"ours": "theirs"})

@@ -75,17 +75,14 @@ def test_one_that_ignores_the_request_to_end_is_killed(monkeypatch: pytest.Monke
 def test_one_that_ends_too_early_is_explained_in_its_own_words(tmp_path: Path, to_file: bool) -> None:
     output = tmp_path / "log" if to_file else lambda _: None
     with (
-        pytest.raises(ConfigError, match=r"(?s)^it exited with 3 during its start;.*no such model"),
+        pytest.raises(ConfigError, match=r"(?s) 3 .*\nno .*model"),
         started("import sys; print('no such model'); sys.exit(3)", output) as process,
     ):
         process.wait_until(lambda: False, timeout_s=START_S)
 
 
 def test_one_that_is_never_ready_is_given_up(tmp_path: Path) -> None:
-    with (
-        pytest.raises(ConfigError, match=r"^it did not answer within 0\.1 s"),
-        started(SLEEPER, tmp_path / "log") as process,
-    ):
+    with pytest.raises(ConfigError, match=r"within 0\.1 s"), started(SLEEPER, tmp_path / "log") as process:
         process.wait_until(lambda: False, timeout_s=0.1)
 
 
@@ -98,7 +95,7 @@ def test_a_piped_one_is_talked_with_and_what_it_complains_of_is_kept(tmp_path: P
 
 
 def test_a_program_that_is_not_there_is_an_error() -> None:
-    with pytest.raises(ConfigError, match="it cannot be started: there is no program nowhere"):
+    with pytest.raises(ConfigError, match="nowhere; install"):
         ManagedProcess("it", ["nowhere"], environment=os.environ, output=lambda _: None)
 
 
