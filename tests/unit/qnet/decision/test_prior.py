@@ -125,12 +125,12 @@ def test_one_unknown_logprob_leaves_the_votes() -> None:
 
 @pytest.mark.parametrize("wrong", [{"counts": (1,)}, {"logprobs": (0.0, 0.0, 0.0)}])
 def test_numbers_that_are_not_one_per_candidate_are_refused(wrong: dict[str, tuple[int]]) -> None:
-    with pytest.raises(InvalidCandidatesError, match="send one for each"):
+    with pytest.raises(InvalidCandidatesError, match=r"(counts .* 1|logprobs .* 3) entries, .* 2 candidates"):
         prior_of(said("a", "b"), **wrong)  # type: ignore[arg-type]
 
 
 def test_a_negative_count_is_refused() -> None:
-    with pytest.raises(InvalidCandidatesError, match="a count is -1"):
+    with pytest.raises(InvalidCandidatesError, match=r"count .*-1"):
         prior_of(said("a", "b"), counts=(2, -1))
 
 

@@ -109,7 +109,7 @@ async def never_queued(thread: DeviceThread, gated: Gated) -> AsyncIterator[Wait
 async def test_a_request_whose_preparation_fails_is_never_queued(thread: DeviceThread, gated: Gated) -> None:
     async with never_queued(thread, gated) as waiting:
         waiting.prepared.set_exception(LookupError("no such token"))
-        with pytest.raises(LookupError, match="no such token"):
+        with pytest.raises(LookupError, match="token"):
             await waiting.request
 
 
@@ -132,7 +132,7 @@ async def test_a_full_queue_refuses_a_request_once_it_is_prepared(gated: Gated) 
     refused = asyncio.create_task(worker.submit(2, after=prepared))
     await asyncio.sleep(0)
     prepared.set_result(0)
-    with pytest.raises(OverloadedError, match="1 requests wait"):
+    with pytest.raises(OverloadedError, match=r"^1 requests"):
         await refused
     gated.gate.set()
     await asyncio.gather(running, queued)

@@ -61,7 +61,7 @@ async def test_a_full_queue_refuses_and_cancelled_requests_make_room(thread: Dev
     await gated.is_busy()
     waiting = [asyncio.create_task(worker.submit(n)) for n in range(4)]
     await asyncio.sleep(0)
-    with pytest.raises(ScorerUnavailableError, match="4 requests wait"):
+    with pytest.raises(ScorerUnavailableError, match=r"^4 requests"):
         await worker.submit(5)
     waiting[0].cancel()
     await asyncio.sleep(0)
@@ -92,7 +92,7 @@ async def test_a_dead_thread_fails_what_waits_and_is_not_healthy(thread: DeviceT
     await asyncio.sleep(0)
     gated.gate.set()
     for task in (killer, waiting):
-        with pytest.raises(ScorerUnavailableError, match="the device thread"):
+        with pytest.raises(ScorerUnavailableError, match=r"\(SystemExit\); restart|dead; restart"):
             await asyncio.wait_for(task, 10)
     await is_red(thread)
     with pytest.raises(ScorerUnavailableError, match="dead"):

@@ -157,7 +157,7 @@ async def test_a_flood_of_one_caller_closes_the_queue_to_nobody_else(thread: Dev
     await sliced.is_busy()
     flood = [ask(worker, "ada", f"a{n}", 1) for n in range(1, 9)]
     await asyncio.sleep(0)
-    with pytest.raises(OverloadedError, match="8 requests wait"):
+    with pytest.raises(OverloadedError, match=r"^8 requests"):
         await ask(worker, "ada", "one more", 1)
     short = ask(worker, "bob", "b1", 1)
     await asyncio.sleep(0)
@@ -211,7 +211,7 @@ async def test_unfinished_work_fails_when_the_thread_closes(thread: DeviceThread
         await asyncio.sleep(0.001)
     sliced.gate.set()
     await closing
-    with pytest.raises(Exception, match="the device thread died; restart"):
+    with pytest.raises(Exception, match=r"thread .*restart"):
         await long
     assert sliced.slices == ["long"]
 

@@ -160,11 +160,13 @@ def test_files_are_sent_by_their_bytes_or_their_address() -> None:
 
 def test_what_cannot_be_said_is_refused() -> None:
     video = {"type": "video_url", "video_url": {"url": "data:video/mp4;base64,AAAA"}}
-    with pytest.raises(InvalidRequestError, match="'video_url', which an upstream of the dialect 'gemini'"):
+    with pytest.raises(
+        InvalidRequestError, match=r"'video_url', .*'gemini' .* text, image_url, input_audio or file_data"
+    ):
         body(Message("user", "", wire={"role": "user", "content": [video]}))
-    with pytest.raises(InvalidRequestError, match="dialect 'gemini' knows functions only"):
+    with pytest.raises(InvalidRequestError, match=r"'custom'; .*'gemini' .*functions"):
         body(Message("user", "go"), parameters={"tools": [{"type": "custom", "custom": {"name": "x"}}]})
-    with pytest.raises(UnsupportedParameterError, match="'gemini', which has no 'logit_bias'"):
+    with pytest.raises(UnsupportedParameterError, match=r"'gemini', .*'logit_bias'"):
         body(Message("user", "go"), parameters={"logit_bias": {"5": 1}})
 
 

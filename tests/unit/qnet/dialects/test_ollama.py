@@ -42,12 +42,12 @@ def test_ids_that_the_caller_gives_are_kept() -> None:
 def test_a_result_without_an_open_call_is_refused() -> None:
     called = {"role": "assistant", "tool_calls": [call("look")]}
     result = {"role": "tool", "tool_name": "look", "content": "nothing"}
-    with pytest.raises(MalformedHistoryError, match=r"messages\[3\] answers no open call"):
+    with pytest.raises(MalformedHistoryError, match=r"^messages\[3\] .*tool_name"):
         turns(called, result, result)
 
 
 def test_bytes_that_are_no_image_are_refused() -> None:
-    with pytest.raises(MalformedHistoryError, match=r"messages\[1\]\.images\[0\] is no JPEG"):
+    with pytest.raises(MalformedHistoryError, match=r"^messages\[1\]\.images\[0\] .*base64"):
         turns({"role": "user", "images": ["AAAA"]})
 
 

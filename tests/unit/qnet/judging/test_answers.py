@@ -54,7 +54,7 @@ def test_an_answer_without_a_score_is_an_error_that_does_not_quote_it(text: str)
 
 @pytest.mark.parametrize("text", ["a" * 500, "The options are:\n1.", "1.", "Score: 1", "I think:\n7", "7 of"])
 def test_an_answer_that_was_cut_off_has_no_score(text: str) -> None:
-    with pytest.raises(JudgeAnswerError, match="was cut off by max_tokens; raise it"):
+    with pytest.raises(JudgeAnswerError, match=r"0 to 9 .*max_tokens"):
         read_score(answer(text, finished=False), judge="j")
 
 
@@ -107,13 +107,13 @@ def test_a_ranking_becomes_equal_steps_from_one_to_zero() -> None:
 
 @pytest.mark.parametrize("text", ["", "2", "[1, 1]", "[1]", "[1, 2, 3]", "[0, 1]", "[1.0, 2.0]", "[a]"])
 def test_a_list_that_is_no_ranking_is_an_error(text: str) -> None:
-    with pytest.raises(JudgeAnswerError, match="numbers 1 to 2, each once"):
+    with pytest.raises(JudgeAnswerError, match=r"1 to 2, .*prompt_file"):
         read_ranking(answer(text), 2, judge="j")
 
 
 def test_a_ranking_that_was_cut_off_is_an_error_unless_it_is_the_whole_answer() -> None:
     assert read_ranking(answer("[2, 1]", finished=False), 2, judge="j") == (0.0, 1.0)
-    with pytest.raises(JudgeAnswerError, match="was cut off by max_tokens"):
+    with pytest.raises(JudgeAnswerError, match=r"1 to 2, .*max_tokens"):
         read_ranking(answer("First I thought [1, 2], but", finished=False), 2, judge="j")
 
 
@@ -170,12 +170,12 @@ def test_a_reason_can_always_be_written_as_utf_8() -> None:
     ],
 )
 def test_a_verdict_that_is_missing_or_no_digit_is_no_answer(text: str) -> None:
-    with pytest.raises(JudgeAnswerError, match="from 0 to 9 for each of progress, safety") as raised:
+    with pytest.raises(JudgeAnswerError, match=r"0 to 9 .*progress, safety; .*prompt_file") as raised:
         read_verdict(answer(text), CRITERIA, judge="j")
     assert "near the goal" not in str(raised.value)
 
 
 def test_of_an_answer_that_was_cut_off_only_a_whole_object_is_read() -> None:
     assert read_verdict(answer(VERDICT, finished=False), CRITERIA, judge="j").reason
-    with pytest.raises(JudgeAnswerError, match="was cut off by max_tokens"):
+    with pytest.raises(JudgeAnswerError, match=r"progress, safety .*max_tokens"):
         read_verdict(answer("Perhaps " + VERDICT, finished=False), CRITERIA, judge="j")

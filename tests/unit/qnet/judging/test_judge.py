@@ -90,7 +90,7 @@ async def test_a_ranking_is_one_request_for_all_candidates_in_an_order_of_its_ow
 
 async def test_a_ranking_has_no_value_for_a_single_candidate(judging: Callable[..., Any]) -> None:
     async with judging(mode="rank") as judge:
-        with pytest.raises(InvalidCandidatesError, match="has no value for a single one"):
+        with pytest.raises(InvalidCandidatesError, match=r" 1 candidate, .* 2, .*'score'"):
             await judge.score(request(SAID[0]))
 
 
@@ -121,7 +121,7 @@ async def test_what_cannot_be_read_is_an_error_and_is_asked_again(
     seen: list[str] = []
     async with judging() as judge:
         judge.observe = lambda outcome, spent: seen.append(outcome)
-        with pytest.raises(JudgeAnswerError, match="does not end in one number") as error:
+        with pytest.raises(JudgeAnswerError, match=r"0 to 9; .*prompt_file") as error:
             await judge.score(request(SAID[0]))
         assert "I should look" not in str(error.value), "it may quote the operator's prompt"
         assert "Thought: I should look" in caplog.text
@@ -134,7 +134,7 @@ async def test_a_budget_ends_the_questions_but_not_the_answers_that_are_known(
 ) -> None:
     async with judging(total_calls=2) as judge:
         await judge.score(request(*SAID[:2]))
-        with pytest.raises(JudgeBudgetError, match="used 2 of its total_calls of 2"):
+        with pytest.raises(JudgeBudgetError, match=r"used 2 .*total_calls of 2;"):
             await judge.score(request())
         known = await judge.score(request(*SAID[:2]))
     assert known.q_values == pytest.approx(VALUES[:2])
@@ -146,7 +146,7 @@ async def test_a_step_beyond_the_budget_sends_nothing_and_leaves_it_to_a_smaller
     judging: Callable[..., Any], upstream: FakeUpstream, limits: dict[str, int]
 ) -> None:
     async with judging(**limits) as judge:
-        with pytest.raises(JudgeBudgetError, match="the step needs 3"):
+        with pytest.raises(JudgeBudgetError, match="needs 3;"):
             await judge.score(request())
         assert upstream.asked == []
         assert (await judge.score(request(*SAID[:2]))).q_values == pytest.approx(VALUES[:2])
@@ -180,7 +180,7 @@ async def test_the_request_without_probabilities_counts_against_the_budget_too(
     upstream.fault = "refuse_logprobs"
     async with judging(total_calls=2) as judge:
         await judge.score(request(SAID[0]))
-        with pytest.raises(JudgeBudgetError, match="used 2 of its total_calls of 2"):
+        with pytest.raises(JudgeBudgetError, match=r"used 2 .*total_calls of 2;"):
             await judge.score(request(SAID[1]))
     assert len(upstream.asked) == 2
 
@@ -190,7 +190,7 @@ async def test_a_refusal_for_another_cause_is_not_repeated_and_is_no_fault_of_th
 ) -> None:
     upstream.fault = "policy"
     async with judging() as judge:
-        with pytest.raises(JudgeRefusedError, match=r"j's question \(content_policy_violation\)") as error:
+        with pytest.raises(JudgeRefusedError, match=r"\bj's .*\(content_policy_violation\)") as error:
             await judge.score(request(SAID[0]))
     assert len(upstream.asked) == 1
     assert "not allowed" not in str(error.value)
@@ -200,7 +200,7 @@ async def test_a_refusal_for_another_cause_is_not_repeated_and_is_no_fault_of_th
 async def test_a_busy_upstream_is_no_quota_of_the_caller(judging: Callable[..., Any], upstream: FakeUpstream) -> None:
     upstream.fault = "quota"
     async with judging() as judge:
-        with pytest.raises(JudgeBusyError, match="takes no more requests now") as error:
+        with pytest.raises(JudgeBusyError) as error:
             await judge.score(request(SAID[0]))
     assert error.value.retry_after_s is None, "a quota does not come back by waiting"
 
@@ -217,14 +217,14 @@ async def test_a_conversation_beyond_the_judges_context_is_too_long(
 async def test_a_failure_of_the_upstream_is_its_own_error(judging: Callable[..., Any], upstream: FakeUpstream) -> None:
     upstream.fault = "500"
     async with judging() as judge:
-        with pytest.raises(UpstreamError, match="upstream demo answered with 500"):
+        with pytest.raises(UpstreamError, match=r"demo .*500"):
             await judge.score(request(SAID[0]))
 
 
 async def test_observations_are_refused_with_the_reason(judging: Callable[..., Any]) -> None:
     tried = ScoreRequest(STATE, request(SAID[0]).candidates, observations=(STATE[:1],))
     async with judging() as judge:
-        with pytest.raises(InvalidCandidatesError, match="judges an action before"):
+        with pytest.raises(InvalidCandidatesError, match=r"candidates\[\]\.observation"):
             await judge.score(tried)
         with pytest.raises(InvalidCandidatesError, match="0 candidates"):
             await judge.score(ScoreRequest(STATE, ()))
@@ -241,7 +241,7 @@ async def test_the_digest_names_model_instructions_and_mode(judging: Callable[..
 
 
 def test_parameters_that_the_judge_sets_are_refused() -> None:
-    with pytest.raises(ValueError, match="the judge sets n, top_logprobs itself"):
+    with pytest.raises(ValueError, match=r"parameters\n.* n, top_logprobs"):
         JudgeSettings.model_validate({"parameters": {"n": 2, "top_logprobs": 5}})
 
 
@@ -283,22 +283,22 @@ async def test_weights_and_descriptions_make_another_judge(judging: Callable[...
 async def test_a_verdict_that_is_missing_fails_the_step(judging: Callable[..., Any], upstream: FakeUpstream) -> None:
     upstream.fault = "chatty"
     async with judging(criteria=CRITERIA) as judge:
-        with pytest.raises(JudgeAnswerError, match="progress, safety"):
+        with pytest.raises(JudgeAnswerError, match=r"0 to 9 .*progress, safety; .*prompt_file"):
             await judge.score(request(SAID[0]))
 
 
 @pytest.mark.parametrize(
     ("settings", "why"),
     [
-        ({"mode": "rank", "criteria": CRITERIA}, "need the mode 'score'"),
+        ({"mode": "rank", "criteria": CRITERIA}, "criteria .*'score'"),
         ({"criteria": {"reason": "why"}}, "named 'reason'"),
         ({"criteria": {"Two words": "x"}}, "criteria"),
         ({"criteria": {"progress": "two\nlines"}}, "criteria"),
-        ({"criteria": {f"c{i}": "x" for i in range(9)}}, "at most 8"),
-        ({"criteria": CRITERIA, "weights": {"speed": 1}}, "'speed', which is none of"),
+        ({"criteria": {f"c{i}": "x" for i in range(9)}}, r"criteria\n.*too_long"),
+        ({"criteria": CRITERIA, "weights": {"speed": 1}}, "weights .*'speed'"),
         ({"criteria": CRITERIA, "weights": {"progress": -1}}, "weights"),
-        ({"criteria": CRITERIA, "weights": dict.fromkeys(CRITERIA, 0)}, "all weights are 0"),
-        ({"weights": {"progress": 1}}, "'progress', which is none of"),
+        ({"criteria": CRITERIA, "weights": dict.fromkeys(CRITERIA, 0)}, "weights .* 0; .*criterion"),
+        ({"weights": {"progress": 1}}, "weights .*'progress'"),
     ],
 )
 def test_criteria_that_mean_nothing_are_refused(settings: dict[str, Any], why: str) -> None:

@@ -61,10 +61,10 @@ def test_a_file_replaces_the_instructions_and_changes_the_digest(tmp_path: Path)
 
 
 def test_a_missing_or_empty_file_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match=r"none\.txt cannot be read \(FileNotFoundError\)"):
+    with pytest.raises(ConfigError, match=r"prompt_file .*none\.txt .*\(FileNotFoundError\)"):
         read_prompt(tmp_path / "none.txt")
     (tmp_path / "empty.txt").write_text(" \n")
-    with pytest.raises(ConfigError, match=r"empty\.txt is empty"):
+    with pytest.raises(ConfigError, match=r"prompt_file .*empty\.txt .*empty;"):
         read_prompt(tmp_path / "empty.txt")
 
 

@@ -69,13 +69,13 @@ def test_the_trunk_of_a_new_qnet_is_the_policy(policy_folder: Path, qnet_folder:
 def test_a_changed_byte_is_refused(qnet_folder: Path) -> None:
     with (qnet_folder / "config.json").open("a") as file:
         file.write(" ")
-    with pytest.raises(CheckpointError, match=r"config\.json differs from its sha256"):
+    with pytest.raises(CheckpointError, match=r"config\.json .*sha256 .*manifest\.json"):
         load_qnet(qnet_folder)
 
 
 def test_a_missing_file_is_refused(qnet_folder: Path) -> None:
     (qnet_folder / "tokenizer.json").unlink()
-    with pytest.raises(CheckpointError, match=r"tokenizer\.json is in the manifest"):
+    with pytest.raises(CheckpointError, match=r"tokenizer\.json .*manifest .*folder"):
         load_qnet(qnet_folder)
 
 
@@ -84,7 +84,7 @@ def test_weights_that_are_not_finite_are_refused(qnet_folder: Path) -> None:
     weights["head.out.bias"] = torch.tensor([float("nan")])
     save_file(weights, qnet_folder / "model.safetensors", metadata={"format": "pt"})
     reseal(qnet_folder)
-    with pytest.raises(CheckpointError, match=r"head\.out\.bias holds values that are not finite"):
+    with pytest.raises(CheckpointError, match=r"head\.out\.bias .*finite"):
         load_qnet(qnet_folder)
 
 
@@ -93,12 +93,12 @@ def test_missing_weights_are_refused(qnet_folder: Path) -> None:
     del weights["head.out.bias"]
     save_file(weights, qnet_folder / "model.safetensors", metadata={"format": "pt"})
     reseal(qnet_folder)
-    with pytest.raises(CheckpointError, match="weights do not fit"):
+    with pytest.raises(CheckpointError, match=r"config\.json \(missing \['head\.out\.bias'\]"):
         load_qnet(qnet_folder)
 
 
 def test_a_policy_is_not_taken_for_a_qnet(policy_folder: Path) -> None:
-    with pytest.raises(CheckpointError, match="is of kind policy, not qnet"):
+    with pytest.raises(CheckpointError, match=r"policy .*policy, .*qnet"):
         load_qnet(policy_folder)
 
 
@@ -118,7 +118,7 @@ def test_a_hugging_face_folder_without_a_manifest_is_a_policy(policy_folder: Pat
 
 def test_a_qnet_without_a_manifest_is_refused(qnet_folder: Path) -> None:
     (qnet_folder / MANIFEST).unlink()
-    with pytest.raises(CheckpointError, match=r"has no manifest\.json"):
+    with pytest.raises(CheckpointError, match=r"manifest\.json .*classifier"):
         load_qnet(qnet_folder)
 
 
@@ -126,13 +126,13 @@ def test_a_manifest_that_names_files_elsewhere_is_refused(qnet_folder: Path) -> 
     manifest = json.loads((qnet_folder / MANIFEST).read_text())
     manifest["files"]["../policy/config.json"] = "0"
     (qnet_folder / MANIFEST).write_text(json.dumps(manifest))
-    with pytest.raises(CheckpointError, match="not in the folder"):
+    with pytest.raises(CheckpointError, match=r"\.\./policy/config\.json .*manifest .*folder"):
         load_qnet(qnet_folder)
 
 
 def test_a_file_that_nobody_vouches_for_is_refused(qnet_folder: Path) -> None:
     (qnet_folder / "added_tokens.json").write_text('{"[SECRET]": 3}')
-    with pytest.raises(CheckpointError, match=r"added_tokens\.json has no sha256"):
+    with pytest.raises(CheckpointError, match=r"added_tokens\.json .*sha256 .*manifest\.json"):
         load_qnet(qnet_folder)
 
 
@@ -140,11 +140,11 @@ def test_a_file_in_a_subfolder_that_nobody_vouches_for_is_refused(qnet_folder: P
     templates = qnet_folder / "additional_chat_templates"
     templates.mkdir()
     (templates / "brief.jinja").write_text("{{ messages }}")
-    with pytest.raises(CheckpointError, match=r"_chat_templates/brief\.jinja has no sha256"):
+    with pytest.raises(CheckpointError, match=r"additional_chat_templates/brief\.jinja .*sha256"):
         load_qnet(qnet_folder)
     templates.rename(tmp_path / "elsewhere")
     templates.symlink_to(tmp_path / "elsewhere")
-    with pytest.raises(CheckpointError, match="additional_chat_templates has no sha256"):
+    with pytest.raises(CheckpointError, match=r"additional_chat_templates .*sha256"):
         load_qnet(qnet_folder)
 
 
@@ -174,9 +174,9 @@ def test_q_read_at_another_place_is_refused(qnet_folder: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "said"),
     [
-        ("model.safetensors", "does not load"),
-        ("config.json", "does not load"),
-        ("tokenizer.json", "the tokenizer does not load"),
+        ("model.safetensors", r"\(SafetensorError:"),
+        ("config.json", r"\(OSError: .*config\.json"),
+        ("tokenizer.json", r"tokenizer .*\(UnicodeDecodeError:"),
     ],
 )
 def test_a_file_that_was_sealed_broken_is_refused(qnet_folder: Path, name: str, said: str) -> None:
@@ -191,5 +191,5 @@ def test_a_tokenizer_of_another_model_is_refused(qnet_folder: Path) -> None:
     tokenizer.add_tokens(["unheard-of"])
     tokenizer.save_pretrained(qnet_folder)
     reseal(qnet_folder)
-    with pytest.raises(CheckpointError, match="the tokenizer makes 270 different tokens"):
+    with pytest.raises(CheckpointError, match=r"tokenizer .*270 .*269"):
         load_qnet(qnet_folder)

@@ -103,7 +103,7 @@ def test_an_ensemble_has_a_licence_only_if_each_member_has_one(members: list[Pat
     assert unjudged is None
     assert refused is not None
     assert refused.reason == f"its member 2 (tiny-q) has none: {REFUSED.reason}"
-    with pytest.raises(CheckpointError, match="refused has no licence: its member 2"):
+    with pytest.raises(CheckpointError, match=r"refused .*licence: .* 2 \(tiny-q\)"):
         require_licence(read_manifest(tmp_path / "refused"), "refused", unlicensed=False)
 
 
@@ -145,12 +145,12 @@ def test_a_state_is_in_an_ensembles_domain_if_it_is_in_each_members(members: lis
 
 
 def test_one_member_is_no_ensemble(members: list[Path], tmp_path: Path) -> None:
-    with pytest.raises(CheckpointError, match="at least two members, not 1"):
+    with pytest.raises(CheckpointError, match=r"two .* 1$"):
         save_ensemble(tmp_path / "mean", members[:1], name="one")
 
 
 def test_a_folder_that_exists_is_left_alone(members: list[Path], tmp_path: Path) -> None:
-    with pytest.raises(CheckpointError, match="exists; name a folder that does not"):
+    with pytest.raises(CheckpointError, match="q0 exists"):
         save_ensemble(members[0], members, name="three")
 
 
@@ -201,36 +201,36 @@ def test_q_models_without_a_network_make_an_ensemble_that_reads_what_they_read(t
 
 
 def test_values_of_different_scales_are_not_averaged_without_one(kinds: list[Path], tmp_path: Path) -> None:
-    with pytest.raises(CheckpointError, match=r"has kind 'implicit-q'.*--groups"):
+    with pytest.raises(CheckpointError, match=r"implicit .*kind 'implicit-q', .*'qnet', .*--groups"):
         save_ensemble(tmp_path / "mean", kinds[1:], name="mixed")
-    with pytest.raises(CheckpointError, match="gives all candidates of each held-back state one value"):
+    with pytest.raises(CheckpointError, match=r"implicit .*state .*scale; .*groups"):
         save_ensemble(tmp_path / "mean", kinds[1:], name="mixed", spreads=(0.5, 0.0))
 
     manifest = kinds[1] / MANIFEST
     rewarded = Manifest.model_validate_json(manifest.read_bytes())
     manifest.write_text(rewarded.model_copy(update={"target": "reward"}).model_dump_json())
-    with pytest.raises(CheckpointError, match="has target 'reward'"):
+    with pytest.raises(CheckpointError, match=r"q0 .*target 'reward', .*q1 .*'', .*--groups"):
         save_ensemble(tmp_path / "mean", [tmp_path / "q1", kinds[1]], name="mixed")
     assert save_ensemble(tmp_path / "mean", [tmp_path / "q1", kinds[1]], name="mixed", spreads=(1, 2)).target
 
 
 def test_networks_that_read_at_different_places_are_refused(members: list[Path], tmp_path: Path) -> None:
     observing = save_qnet(tmp_path / "observing", tmp_path / "policy0", reads_observation=True)
-    with pytest.raises(CheckpointError, match=r"has read_at 'observation'.*no request suits both"):
+    with pytest.raises(CheckpointError, match=r"read_at 'observation', .*'last_token'"):
         save_ensemble(tmp_path / "mean", [members[0], observing], name="mixed", spreads=(1, 2))
 
 
 def test_a_configuration_of_another_number_is_refused(kinds: list[Path], tmp_path: Path) -> None:
     save_ensemble(tmp_path / "sum", kinds, name="sum", spreads=(0.5, 0.25, 2.0))
-    with pytest.raises(CheckpointError, match=r"has 2 members, but its config\.json has 3 and 3 scales"):
+    with pytest.raises(CheckpointError, match=r"sum .* 2 members, .*config\.json .* 3 .* 3 scales"):
         scales_of(tmp_path / "sum", 2)
     (tmp_path / "sum" / "config.json").write_text('{"members": 3, "scales": [1, -1, 1]}')
-    with pytest.raises(CheckpointError, match="is no ensemble's"):
+    with pytest.raises(CheckpointError, match=r"sum/config\.json .*EnsembleConfig\nscales\.1\n"):
         scales_of(tmp_path / "sum", 3)
 
 
 def test_a_policy_is_no_member(members: list[Path], tmp_path: Path) -> None:
-    with pytest.raises(CheckpointError, match="a member is a QNet, an implicit Q or without a network"):
+    with pytest.raises(CheckpointError, match=r"policy0 .*manifest\.json; .*QNet"):
         save_ensemble(tmp_path / "mean", [members[0], tmp_path / "policy0"], name="mixed")
 
 
@@ -239,7 +239,7 @@ def test_a_member_that_was_changed_is_refused(members: list[Path], tmp_path: Pat
     config = tmp_path / "mean" / "member-1" / "config.json"
     config.write_text(config.read_text() + " ")
 
-    with pytest.raises(CheckpointError, match=r"member-1/config\.json differs from its sha256"):
+    with pytest.raises(CheckpointError, match=r"member-1/config\.json .*sha256"):
         load_q_model(tmp_path / "mean")
 
 
@@ -247,7 +247,7 @@ def test_a_member_that_was_removed_is_refused(members: list[Path], tmp_path: Pat
     save_ensemble(tmp_path / "mean", members, name="three")
     (tmp_path / "mean" / "member-2").rename(tmp_path / "elsewhere")
 
-    with pytest.raises(CheckpointError, match=r"member-2/.* is in the manifest but not"):
+    with pytest.raises(CheckpointError, match=r"member-2/.* manifest .*folder"):
         load_q_model(tmp_path / "mean")
 
 
@@ -255,5 +255,5 @@ def test_a_member_that_was_added_is_refused(members: list[Path], tmp_path: Path)
     save_ensemble(tmp_path / "mean", members[:2], name="two")
     (tmp_path / "mean" / "member-2").symlink_to(members[2])
 
-    with pytest.raises(CheckpointError, match="member-2 has no sha256"):
+    with pytest.raises(CheckpointError, match=r"member-2 .*sha256"):
         load_q_model(tmp_path / "mean")

@@ -63,7 +63,7 @@ def test_a_head_that_reads_features_is_not_read_without_them() -> None:
     config = QNetConfig(head_width=WIDTH, head_features="match-1")
     shapes = head_shapes(config, D).items()
     head = ArrayHead(config, {name: np.zeros(shape, np.float32) for name, shape in shapes})
-    with pytest.raises(ValueError, match="reads match-1, but was given none"):
+    with pytest.raises(ValueError, match=r"match-1, .*none"):
         head(np.zeros((1, D), np.float32))
 
 
@@ -83,7 +83,7 @@ def test_all_but_the_trunk_is_what_torch_reads(checkpoint: Path, dtype: torch.dt
 def test_a_head_that_is_not_whole_is_refused(checkpoint: Path) -> None:
     bias = load_file(checkpoint / "model.safetensors")["head.out.bias"]
     seal(checkpoint, **{"head.out.bias": bias.clone().fill_(torch.nan)})
-    with pytest.raises(CheckpointError, match=r"head\.out\.bias holds values that are not finite"):
+    with pytest.raises(CheckpointError, match=r"head\.out\.bias .*finite"):
         load_remote_trunk(checkpoint)
     seal(checkpoint, **{"head.out.bias": torch.zeros(2)})
     with pytest.raises(CheckpointError, match=r"mismatched \[\('head\.out\.bias', \(2,\), \(1,\)"):
@@ -103,5 +103,5 @@ def test_a_file_that_was_sealed_broken_is_refused(checkpoint: Path) -> None:
     manifest = json.loads((checkpoint / MANIFEST).read_text())
     manifest["files"][path.name] = sha256_of(path)
     (checkpoint / MANIFEST).write_text(json.dumps(manifest))
-    with pytest.raises(CheckpointError, match=r"model\.safetensors does not load .*copy it again"):
+    with pytest.raises(CheckpointError, match=r"model\.safetensors .*\(JSONDecodeError:"):
         load_remote_trunk(checkpoint)

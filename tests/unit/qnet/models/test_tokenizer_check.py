@@ -50,30 +50,30 @@ def test_an_honest_tokenizer_passes_and_loads(model: Model) -> None:
 
 def test_a_normaliser_that_fills_the_memory_is_refused(model: Model) -> None:
     bomb = [("a", "a" * 100)] * 6
-    with pytest.raises(CheckpointError, match=r"ended the trial with status|took more than"):
+    with pytest.raises(CheckpointError, match=r"status -[0-9]|took .*30 s"):
         check_tokenizer(model(*bomb), LIMITS)
 
 
 def test_a_normaliser_that_makes_too_many_tokens_is_refused_at_loading(model: Model) -> None:
-    with pytest.raises(CheckpointError, match=r"made [0-9,]+ tokens of [0-9,]+ bytes"):
+    with pytest.raises(CheckpointError, match=r"[0-9,]+ tokens .*[0-9,]+ bytes"):
         load_renderer(model(("a", "a" * 900_000)))
 
 
 def test_a_template_that_never_ends_is_refused(model: Model) -> None:
     limits = TrialLimits(cpu_s=3, memory_bytes=1024**3)
     # On a busy machine the time that may pass, five times the CPU time, is over first.
-    ended = r"ended the trial with status -9, at a limit of 3 s|did not end within 15 s"
+    ended = r"status -9, .* 3 s|within 15 s"
     with pytest.raises(CheckpointError, match=ended):
         check_tokenizer(model(template=LOOP), limits)
 
 
 def test_a_template_of_very_long_turns_is_refused(model: Model) -> None:
     long = "{% for m in messages %}{{ m['content'] }}{{ 'a ' * 200000 }}{{ eos_token }}{% endfor %}"
-    with pytest.raises(CheckpointError, match=r"a trial of its tokenizer and chat template"):
+    with pytest.raises(CheckpointError, match=r"400,010 .*100,000"):
         check_tokenizer(model(template=long), LIMITS)
 
 
 def test_the_base_of_a_policy_to_train_is_tried_too(model: Model, tmp_path: Path) -> None:
     config = SftConfig(trajectories=(tmp_path,), output=tmp_path, base=model(("a", "a" * 900_000)))
-    with pytest.raises(CheckpointError, match=r"made [0-9,]+ tokens of [0-9,]+ bytes"):
+    with pytest.raises(CheckpointError, match=r"[0-9,]+ tokens .*[0-9,]+ bytes"):
         build_model(config, ())

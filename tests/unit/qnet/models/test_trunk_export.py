@@ -160,16 +160,16 @@ def test_the_renderer_is_the_checkpoints(checkpoint: Path) -> None:
 
 def test_a_folder_that_exists_is_left_alone(checkpoint: Path, tmp_path: Path) -> None:
     (tmp_path / "trunk").mkdir()
-    with pytest.raises(CheckpointError, match="trunk exists"):
+    with pytest.raises(CheckpointError, match="/trunk exists"):
         export_trunk(checkpoint, tmp_path / "trunk")
 
 
 def test_only_a_qnet_has_parts(checkpoint: Path, tmp_path: Path) -> None:
     rewrite_manifest(checkpoint, kind="implicit-q")
-    for refused in (checkpoint, tmp_path / "policy"):
-        with pytest.raises(CheckpointError, match="only a qnet"):
+    for refused, kind in ((checkpoint, "implicit-q"), (tmp_path / "policy", r"manifest\.json")):
+        with pytest.raises(CheckpointError, match=f"{kind}; .*qnet"):
             load_head(refused)
-        with pytest.raises(CheckpointError, match="only a qnet"):
+        with pytest.raises(CheckpointError, match=f"{kind}; .*qnet"):
             export_trunk(refused, tmp_path / "trunk")
 
 
@@ -247,7 +247,7 @@ def test_a_manifest_that_vouches_for_no_weights_is_refused(checkpoint: Path) -> 
     for weights in checkpoint.glob("*.safetensors"):
         weights.unlink()
     rewrite_manifest(checkpoint)
-    with pytest.raises(CheckpointError, match="lists no weights"):
+    with pytest.raises(CheckpointError, match=r"manifest\.json .*weights"):
         load_head(checkpoint)
 
 
@@ -271,5 +271,5 @@ def test_features_that_this_version_does_not_compute_are_refused_by_name(tmp_pat
 def test_a_head_that_reads_features_is_not_read_without_them(tmp_path: Path) -> None:
     policy = save_policy(tmp_path / "policy")
     loaded = load_qnet(save_qnet(tmp_path / "qnet", policy, head_features="match-1"))
-    with pytest.raises(ValueError, match="reads match-1, but was given no features"):
+    with pytest.raises(ValueError, match=r"match-1, .*features"):
         loaded.model(TOKENS)

@@ -114,7 +114,7 @@ async def test_custom_tools_are_called(connect: Any, upstream: FakeUpstream) -> 
 
 async def test_fewer_than_one_candidate_is_refused(connect: Any) -> None:
     async with connect() as policy:
-        with pytest.raises(InvalidCandidatesError, match="n is 0"):
+        with pytest.raises(InvalidCandidatesError, match=r"^n .*0;"):
             await policy.sample(HISTORY, n=0, sampling=Sampling())
 
 
@@ -128,7 +128,7 @@ async def test_numbers_that_json_lacks_are_refused_before_they_are_sent(connect:
 async def test_an_answer_without_choices_is_paid_for() -> None:
     empty = b'{"choices": [], "usage": {"prompt_tokens": 7, "completion_tokens": 3}}'
     policy = answering(Body([empty]))
-    with collect_usage() as paid, pytest.raises(UpstreamError, match="with a chat completion"):
+    with collect_usage() as paid, pytest.raises(UpstreamError, match=r"demo .*completion"):
         await policy.sample(HISTORY, n=1, sampling=Sampling())
     await policy.close()
     assert paid == [TokenUsage(7, 3)]

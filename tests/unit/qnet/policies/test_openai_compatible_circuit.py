@@ -50,7 +50,7 @@ async def test_an_upstream_that_keeps_failing_is_left_alone_then_tried_once(
         for _ in range(2):
             with pytest.raises(UpstreamError, match="500"):
                 await policy.sample(HISTORY, n=1, sampling=Sampling())
-        with pytest.raises(UpstreamUnavailableError, match="failed 2 times in a row") as raised:
+        with pytest.raises(UpstreamUnavailableError, match=r"demo .* 2 times .* 2\.0 s") as raised:
             await policy.sample(HISTORY, n=1, sampling=Sampling())
         assert raised.value.retry_after_s == OPEN_S
         assert len(upstream.asked) == 2
@@ -104,7 +104,7 @@ async def test_an_answer_that_makes_no_sense_to_one_shuts_nobody_out(connect: An
     async with connect(limits=UpstreamLimits(breaker_failures=2)) as policy:
         upstream.fault = "empty"
         for _ in range(3):
-            with pytest.raises(UpstreamError, match="did not answer with a chat completion"):
+            with pytest.raises(UpstreamError, match=r"demo .*completion"):
                 await policy.sample(HISTORY, n=1, sampling=Sampling())
         upstream.fault = ""
         assert await policy.sample(HISTORY, n=1, sampling=Sampling())
@@ -144,7 +144,7 @@ async def test_one_step_that_breaks_the_upstream_shuts_nobody_out(
 ) -> None:
     limits = UpstreamLimits(retries=2, breaker_failures=2)
     async with connect(limits=limits, takes_n=False, transport=DropsBadRequests(b"poison", together=5)) as policy:
-        with pytest.raises(UpstreamError, match="cannot be reached"):
+        with pytest.raises(UpstreamError, match=r"demo .*\(RemoteProtocolError\)"):
             await policy.sample((Message("user", "poison"),), n=5, sampling=sampling)
         assert await policy.sample(HISTORY, n=3, sampling=Sampling())
 
@@ -163,7 +163,7 @@ async def test_different_steps_that_fail_open_the_circuit(connect: Any, upstream
     limits = UpstreamLimits(retries=2, breaker_failures=2)
     async with connect(limits=limits, transport=DropsBadRequests(b"poison")) as policy:
         for is_open in (False, True):
-            with pytest.raises(UpstreamError, match="cannot be reached"):
+            with pytest.raises(UpstreamError, match=r"demo .*\(RemoteProtocolError\)"):
                 await policy.sample((Message("user", "poison"),), n=1, sampling=Sampling())
             assert policy.circuit_open is is_open
 
@@ -205,7 +205,7 @@ async def test_an_upstream_that_fails_a_key_and_its_health_check_is_closed_to_al
         for key in ("ada", "bob"):
             with working_for(Tenant(key)):
                 for _ in range(2):
-                    with pytest.raises(UpstreamError, match="answered with 500"):
+                    with pytest.raises(UpstreamError, match=r"demo .*500"):
                         await policy.sample(HISTORY, n=1, sampling=Sampling())
         assert not policy.circuit_open
         assert await policy.health_problem() == "answers with 500"
@@ -213,7 +213,7 @@ async def test_an_upstream_that_fails_a_key_and_its_health_check_is_closed_to_al
         asked = len(upstream.asked)
         with (
             working_for(Tenant("eve")),
-            pytest.raises(UpstreamUnavailableError, match="row and does not answer its health"),
+            pytest.raises(UpstreamUnavailableError, match=r"demo .* 2 times .*health .* 10\.0 s"),
         ):
             await policy.sample(HISTORY, n=1, sampling=Sampling())
         assert len(upstream.asked) == asked

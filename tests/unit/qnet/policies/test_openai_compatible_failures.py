@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import re
 import socket
 from datetime import UTC, datetime, timedelta
 from email.utils import format_datetime
@@ -78,13 +79,13 @@ async def test_an_answer_that_is_lost_half_way_is_asked_for_again() -> None:
 @pytest.mark.parametrize(
     ("fault", "kind", "requests", "message"),
     [
-        ("429", UpstreamBusyError, 2, "takes no more requests now"),
-        ("quota", UpstreamBusyError, 1, "takes no more requests now"),
-        ("503", UpstreamUnavailableError, 2, "answered with 503"),
-        ("500", UpstreamError, 1, "answered with 500"),
-        ("401", UpstreamError, 1, "refused this server's key with 401"),
-        ("garbage", UpstreamError, 1, "did not answer with a chat completion"),
-        ("hang", UpstreamTimeoutError, 1, r"was silent for 0\.2 s"),
+        ("429", UpstreamBusyError, 2, "later"),
+        ("quota", UpstreamBusyError, 1, "later"),
+        ("503", UpstreamUnavailableError, 2, "503"),
+        ("500", UpstreamError, 1, "500"),
+        ("401", UpstreamError, 1, "key .*401"),
+        ("garbage", UpstreamError, 1, "completion"),
+        ("hang", UpstreamTimeoutError, 1, r"0\.2 s; .*timeout_s"),
     ],
 )
 async def test_failures_name_the_upstream_and_no_secret(
@@ -147,7 +148,7 @@ async def test_retry_after_is_read_in_every_shape_and_is_never_too_large_to_answ
 
 async def test_a_wrong_request_is_the_callers_with_the_upstreams_reason(connect: Any, upstream: FakeUpstream) -> None:
     async with connect() as policy:
-        with pytest.raises(UpstreamRefusedError, match="demo refused: messages is empty"):
+        with pytest.raises(UpstreamRefusedError, match=r"demo .*: messages"):
             await policy.sample((), n=2, sampling=Sampling())
 
 
@@ -155,7 +156,7 @@ async def test_nobody_there_is_unavailable() -> None:
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
     policy = OpenAICompatiblePolicy("gone", url=f"http://127.0.0.1:{port}/v1", model="m", limits=QUICK)
-    with pytest.raises(UpstreamUnavailableError, match="gone cannot be reached") as raised:
+    with pytest.raises(UpstreamUnavailableError, match=r"gone .*\(ConnectError\)") as raised:
         await policy.sample(HISTORY, n=1, sampling=Sampling())
     assert str(port) not in str(raised.value)
     await policy.close()
@@ -165,7 +166,7 @@ async def test_a_busy_upstream_is_not_a_broken_one(connect: Any, upstream: FakeU
     upstream.fault = "429"
     async with connect(limits=UpstreamLimits(retries=0, breaker_failures=1)) as policy:
         for _ in range(3):
-            with pytest.raises(UpstreamUnavailableError, match="takes no more requests"):
+            with pytest.raises(UpstreamBusyError):
                 await policy.sample(HISTORY, n=1, sampling=Sampling())
 
 
@@ -201,7 +202,7 @@ async def test_patience_ends(connect: Any, upstream: FakeUpstream) -> None:
     upstream.fault = "503"
     limits = UpstreamLimits(patience_s=0.3, longest_wait_s=0.1, breaker_failures=99)
     async with connect(limits=limits) as policy:
-        with pytest.raises(UpstreamError, match="answered with 503"):
+        with pytest.raises(UpstreamError, match="503"):
             await policy.sample(HISTORY, n=1, sampling=Sampling())
     assert len(upstream.asked) > 1
 
@@ -220,14 +221,14 @@ async def test_patience_ends(connect: Any, upstream: FakeUpstream) -> None:
 )
 async def test_a_history_longer_than_the_context_is_known_as_such(reason: str) -> None:
     body = Body([json.dumps({"error": {"message": reason}}).encode()])
-    with pytest.raises(HistoryTooLongError, match="demo refused"):
+    with pytest.raises(HistoryTooLongError, match=rf"demo .*: {re.escape(reason)}"):
         await answering(body, status=400).sample(HISTORY, n=3, sampling=Sampling())
 
 
 async def test_a_request_that_is_too_large_for_anthropic_is_too_long() -> None:
     error = {"type": "request_too_large", "message": "Request exceeds the maximum size"}
     body = Body([json.dumps({"type": "error", "error": error}).encode()])
-    with pytest.raises(HistoryTooLongError, match="exceeds the maximum size"):
+    with pytest.raises(HistoryTooLongError, match=f"demo .*: {error['message']}"):
         await answering(body, status=413).sample(HISTORY, n=3, sampling=Sampling())
 
 

@@ -40,7 +40,7 @@ async def test_an_answer_above_the_limit_is_given_up_long_before_its_end(encodin
 
 async def test_an_answer_of_very_many_values_is_not_parsed() -> None:
     policy = answering(Body([b'{"choices": [', b"[]," * (MIB // 8), b"0]}"]))
-    with pytest.raises(UpstreamError, match="more than 131,072 JSON values; ask for fewer"):
+    with pytest.raises(UpstreamError, match=r"131,072 JSON .*max_answer_bytes"):
         await policy.sample(HISTORY, n=1, sampling=Sampling())
     await policy.close()
 
@@ -85,9 +85,9 @@ async def test_a_large_answer_is_parsed_on_another_thread(monkeypatch: pytest.Mo
 @pytest.mark.parametrize(
     ("sent", "headers", "said"),
     [
-        pytest.param(b"{}", {"Content-Encoding": "br"}, "encoding 'br'; only gzip", id="unknown"),
-        pytest.param(b"{}", {"Content-Encoding": "gzip"}, "cannot be reached", id="broken"),
-        pytest.param(gzip.compress(b"{}" * 99)[:-9], {"Content-Encoding": "gzip"}, "cannot be reached", id="cut off"),
+        pytest.param(b"{}", {"Content-Encoding": "br"}, "'br'; .*gzip", id="unknown"),
+        pytest.param(b"{}", {"Content-Encoding": "gzip"}, r"\(DecodingError\)", id="broken"),
+        pytest.param(gzip.compress(b"{}" * 99)[:-9], {"Content-Encoding": "gzip"}, r"\(DecodingError\)", id="cut off"),
     ],
 )
 async def test_an_answer_that_cannot_be_decompressed_says_so(sent: bytes, headers: dict[str, str], said: str) -> None:
@@ -125,7 +125,7 @@ async def test_an_answer_in_endless_tiny_chunks_is_given_up_and_lets_others_go_o
     port = server.sockets[0].getsockname()[1]
     policy = OpenAICompatiblePolicy("drip", url=f"http://127.0.0.1:{port}/v1", model="fake-1")
     running = asyncio.create_task(go_on())
-    with pytest.raises(UpstreamError, match="answered in more than 16,384 chunks; ask for fewer"):
+    with pytest.raises(UpstreamError, match=r"16,384 chunks; .*max_answer_bytes"):
         await policy.sample(HISTORY, n=1, sampling=Sampling())
     done = True
     await running

@@ -153,7 +153,7 @@ async def test_the_last_event_of_a_response_has_all_of_it() -> None:
     ],
 )
 async def test_a_stream_that_breaks_off_is_no_answer(dialect: DialectName, events: Any) -> None:
-    with pytest.raises(UpstreamUnavailableError, match="broke off its answer") as raised:
+    with pytest.raises(UpstreamUnavailableError, match=r"demo .*answer$") as raised:
         await drawn(sse(events), dialect=dialect)
     assert raised.value.retriable
 
@@ -165,36 +165,36 @@ async def test_a_stream_that_breaks_off_is_no_answer(dialect: DialectName, event
             "chat",
             {"error": {"message": "a secret", "type": "server_error"}},
             UpstreamUnavailableError,
-            r"an error \(server_error\)$",
+            r"\(server_error\)$",
             True,
         ),
         (
             "messages",
             {"type": "error", "error": {"type": "overloaded_error", "message": "Overloaded"}},
             UpstreamUnavailableError,
-            r"an error \(overloaded_error\)$",
+            r"\(overloaded_error\)$",
             True,
         ),
         (
             "chat",
             {"error": {"message": "too long", "code": "context_length_exceeded"}},
             HistoryTooLongError,
-            "too long",
+            "demo .*: .*long",
             False,
         ),
-        ("chat", {"error": "what"}, UpstreamUnavailableError, "with an error$", False),
+        ("chat", {"error": "what"}, UpstreamUnavailableError, "error$", False),
         (
             "responses",
             {"type": "error", "code": "server_error", "message": "a secret", "param": None},
             UpstreamUnavailableError,
-            r"an error \(server_error\)$",
+            r"\(server_error\)$",
             True,
         ),
         (
             "responses",
             {"type": "response.failed", "response": {"status": "failed", "error": {"code": "rate_limit_exceeded"}}},
             UpstreamUnavailableError,
-            r"an error \(rate_limit_exceeded\)$",
+            r"\(rate_limit_exceeded\)$",
             True,
         ),
     ],
@@ -209,13 +209,13 @@ async def test_an_error_inside_a_stream(
 
 @pytest.mark.parametrize("body", [b"", b"data: {\n\n", b"data: [1]\n\n", b"<html>"])
 async def test_what_is_no_stream_of_the_dialect(body: bytes) -> None:
-    with pytest.raises(UpstreamError, match="did not answer with a chat completion"):
+    with pytest.raises(UpstreamError, match=r"demo .*completion"):
         await drawn([body])
 
 
 async def test_a_stream_without_end_is_given_up() -> None:
     endless = (piece for _ in iter(int, 1) for piece in sse([delta(content="x" * 1000)]))
-    with pytest.raises(UpstreamError, match="more than 4,194,304 bytes"):
+    with pytest.raises(UpstreamError, match=r"4,194,304 bytes; .*max_answer_bytes"):
         await drawn(endless)
 
 
@@ -253,7 +253,7 @@ async def test_the_limit_is_the_silence_and_not_the_whole_time() -> None:
         [candidate] = await policy.sample(HISTORY, n=1, sampling=Sampling())
         assert candidate.message.content == "go " * 15
         silent.set()
-        with pytest.raises(UpstreamTimeoutError, match="silent for 1 s"):
+        with pytest.raises(UpstreamTimeoutError, match=r"demo .* 1 s; .*timeout_s"):
             await policy.sample(HISTORY, n=1, sampling=Sampling())
         await policy.close()
         over.set()

@@ -96,9 +96,9 @@ def test_a_history_that_is_surely_too_long_is_not_tokenized(monkeypatch: pytest.
 
     monkeypatch.setattr(mine.tokenizer, "encode", encode)
     long = Message("user", "x" * (101 * bound))
-    with pytest.raises(HistoryTooLongError, match=r"at least 10\d tokens .* takes 100; shorten"):
+    with pytest.raises(HistoryTooLongError, match=r"history .*10\d tokens .* 100;"):
         mine.encode_history((long,), most_tokens=100)
-    with pytest.raises(HistoryTooLongError, match=r"a candidate has at least 10\d tokens"):
+    with pytest.raises(HistoryTooLongError, match=r"candidate .*10\d tokens .* 100;"):
         mine.encode_candidate(Message("assistant", long.content), most_tokens=100)
     assert encoded == []
     # Nor is it searched for control tokens, which would be refused for another reason.
@@ -114,5 +114,5 @@ def test_many_turns_are_too_long_together() -> None:
     assert bound is not None
     turn = Message("user", "x" * (bound * 60))
     assert mine.encode_history((turn,), most_tokens=100)
-    with pytest.raises(HistoryTooLongError, match="the history has at least 12"):
+    with pytest.raises(HistoryTooLongError, match=r"history .*12\d tokens .* 100;"):
         mine.encode_history((turn, turn), most_tokens=100)

@@ -105,9 +105,9 @@ def test_its_checkpoint_says_what_it_is(folders: Path) -> None:
     loaded = implicit(folders / "q")
     assert (loaded.manifest.kind, loaded.manifest.read_at) == ("implicit-q", "action_tokens")
     assert loaded.model.config.beta == BETA
-    with pytest.raises(CheckpointError, match="is of kind implicit-q, not qnet"):
+    with pytest.raises(CheckpointError, match=r"kind implicit-q, .*qnet"):
         load_qnet(folders / "q")
-    with pytest.raises(CheckpointError, match=r"has no manifest\.json"):
+    with pytest.raises(CheckpointError, match=r"manifest\.json"):
         load_q_model(folders / "policy")
 
 
@@ -115,7 +115,7 @@ def test_two_vocabularies_are_refused(folders: Path, tmp_path: Path) -> None:
     other = load_policy(folders / "policy").model
     other.resize_token_embeddings(400)
     other.save_pretrained(tmp_path)
-    with pytest.raises(CheckpointError, match="share one tokenizer"):
+    with pytest.raises(CheckpointError, match=r"299 .*400; .*tokenizer"):
         ImplicitQ.from_policies(folders / "policy", tmp_path)
 
 

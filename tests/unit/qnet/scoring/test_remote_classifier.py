@@ -74,10 +74,10 @@ def test_callers_with_other_salts_share_no_request(folder: Path, server: Scripte
     ("fault", "reason"),
     [
         ("status_500", "answered /classify with 500$"),
-        ("garbage", "in another shape"),
-        ("one_state_short", "gave 2 values for 3 sequences"),
-        ("truncated", "tokens where"),
-        ("silence", "no answer within 0.3 s"),
+        ("garbage", r"/classify .*shape \(2"),
+        ("one_state_short", "2 values .* 3 sequences"),
+        ("truncated", r"\d+ tokens .* \d+"),
+        ("silence", r"within 0\.3 s"),
     ],
 )
 def test_a_fault_has_a_reason_and_no_address(folder: Path, server: ScriptedVllm, fault: Fault, reason: str) -> None:
@@ -93,7 +93,7 @@ def test_a_fault_has_a_reason_and_no_address(folder: Path, server: ScriptedVllm,
 def test_what_the_server_refuses_is_not_asked_again(folder: Path, server: ScriptedVllm) -> None:
     with closing(connect(folder, server.url)) as scorer:
         server.fault = "status_400"
-        with pytest.raises(UnscorableError, match="400: token id 9 is out of vocabulary"):
+        with pytest.raises(UnscorableError, match=r"/classify .*400: token .* 9"):
             scorer.score([REQUEST])
         with pytest.raises(InvalidCandidatesError, match=r"candidates\[\]\.observation"):
             scorer.score([tried(REQUEST)])
@@ -103,27 +103,27 @@ def test_a_server_that_will_not_do_is_refused_when_it_is_connected(
     folder: Path, server: ScriptedVllm, tmp_path: Path
 ) -> None:
     server.fault = "not_finite"
-    with pytest.raises(ConfigError, match="not finite; look at its --dtype"):
+    with pytest.raises(ConfigError, match=r"finite; .*--dtype"):
         connect(folder, server.url)
     server.fault, server.context = "", 100
-    with pytest.raises(ConfigError, match=r"takes 100 tokens where reward takes 256; .*max_tokens"):
+    with pytest.raises(ConfigError, match=r"100 tokens .* 256; .*max_tokens to 100"):
         connect(folder, server.url)
     server.model = "other"
-    with pytest.raises(ConfigError, match="it serves other and not reward; set model"):
+    with pytest.raises(ConfigError, match=r"other .*reward; .*model"):
         connect(folder, server.url)
-    with pytest.raises(ConfigError, match="cannot be reached"):
+    with pytest.raises(ConfigError, match=r"127\.0\.0\.1:1: .*\(ConnectError\)"):
         connect(folder, "http://127.0.0.1:1")
     several = save_classifier(tmp_path / "several", labels=3)
     with (
         scripted_vllm(several, model="reward", context=CONTEXT, classifies=True) as state,
-        pytest.raises(ConfigError, match=r"gave 3 values for a sequence.*num_labels = 1"),
+        pytest.raises(ConfigError, match=r"3 values .*num_labels = 1"),
     ):
         connect(folder, state.url)
 
 
 def test_a_server_that_gives_sigmoids_in_place_of_logits_is_refused(folder: Path, server: ScriptedVllm) -> None:
     server.fault = "always_activated"
-    with pytest.raises(ConfigError, match="so it gives sigmoids where Q is the logit; serve"):
+    with pytest.raises(ConfigError, match=r'0 to 1 .*use_activation .*"problem_type": "regression"'):
         connect(folder, server.url)
 
 
@@ -139,7 +139,7 @@ def test_a_server_without_an_activation_may_do_if_its_answers_are_logits(
     (regression / "config.json").write_text(json.dumps(config | {"problem_type": "regression"}))
     connect(regression, server.url).close()
     if answers == [0.2, 0.2]:
-        with pytest.raises(ConfigError, match="gives sigmoids"):
+        with pytest.raises(ConfigError, match=r'0 to 1 .*use_activation .*"problem_type": "regression"'):
             connect(folder, server.url)
     else:
         connect(folder, server.url).close()
@@ -147,7 +147,7 @@ def test_a_server_without_an_activation_may_do_if_its_answers_are_logits(
 
 def test_the_folder_needs_no_weights_and_is_no_checkpoint(tmp_path: Path) -> None:
     checkpoint = save_qnet(tmp_path / "q", save_policy(tmp_path / "policy"), head="linear")
-    with pytest.raises(CheckpointError, match="name the folder that qguide export-model wrote"):
+    with pytest.raises(CheckpointError, match=r"manifest\.json, .*qguide export-model"):
         load_remote_classifier(checkpoint, name="reward")
     exported = tmp_path / "exported"
     export_model(checkpoint, exported)
@@ -159,5 +159,5 @@ def test_the_folder_needs_no_weights_and_is_no_checkpoint(tmp_path: Path) -> Non
     assert found.q_values == close_to(expected.q_values)
     config = json.loads((exported / "config.json").read_text())
     (exported / "config.json").write_text(json.dumps(config | {"qguide": {"files": {}}}))
-    with pytest.raises(CheckpointError, match="the field qguide is not what"):
+    with pytest.raises(CheckpointError, match=r"config\.json: .*\bqguide .*export-model"):
         load_remote_classifier(exported, name="reward")

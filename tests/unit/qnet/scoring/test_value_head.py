@@ -174,7 +174,7 @@ def test_a_broken_history_leaves_the_scorer_usable() -> None:
     fast = SharedPrefixScorer(loaded)
     good = ScoreRequest(history(40), (said(1),))
     fast.score([good])
-    with pytest.raises(HistoryTooLongError, match="history and candidate have"):
+    with pytest.raises(HistoryTooLongError, match=r"\d+ tokens; .* 256;"):
         fast.score([good, ScoreRequest(history(300), (said(1),))])
     assert_equal(fast.score([good]), NaiveScorer(loaded).score([good]))
 
@@ -213,7 +213,7 @@ def test_a_request_without_candidates_is_refused() -> None:
 def test_a_model_with_foreign_attention_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     loaded = q_model()
     monkeypatch.setattr(type(loaded.model.trunk), "set_attn_implementation", lambda *_: None)
-    with pytest.raises(CheckpointError, match="does not run on packed tokens"):
+    with pytest.raises(CheckpointError, match=r"LlamaModel .*\(0 .* 2 layers"):
         SharedPrefixScorer(loaded)
 
 

@@ -185,7 +185,7 @@ def test_a_server_that_answers_badly_at_start_is_refused(
 ) -> None:
     vllm.fault = fault
     reason = reason.replace("1 states for 2", "0 states for 1")
-    with pytest.raises(ConfigError, match=f"cannot use the vLLM at {vllm.url}: .*{reason}"):
+    with pytest.raises(ConfigError, match=f"{vllm.url}: .*{reason}"):
         connect(vllm, head, timeout_s=3.0 if fault == "silence" else 30)
 
 
@@ -204,7 +204,7 @@ def test_a_state_that_is_not_finite_is_no_number_for_its_candidate_alone(
 
 def test_a_server_without_finite_states_is_refused(connect: Connect, vllm: ScriptedVllm, head: RemoteTrunk) -> None:
     vllm.fault = "not_finite"
-    with pytest.raises(ConfigError, match="Q of an ordinary prompt is not finite"):
+    with pytest.raises(ConfigError, match=r"finite; .*--dtype"):
         connect(vllm, head)
 
 
@@ -248,14 +248,14 @@ def test_a_lost_connection_is_tried_once_more_and_silence_is_not(
     assert len(scorer.score([request])[0].q_values) == 2
     assert len(vllm.asked) == 2
     vllm.fault, vllm.faults_left = "silence", 1
-    with pytest.raises(ScorerUnavailableError, match="no answer"):
+    with pytest.raises(ScorerUnavailableError, match="within 3 s"):
         scorer.score([request])
     assert len(vllm.asked) == 3
 
 
 def test_a_server_without_prefix_caching_is_refused(connect: Connect, vllm: ScriptedVllm, head: RemoteTrunk) -> None:
     vllm.caching = False
-    with pytest.raises(ConfigError, match=r"found none of 256 tokens.*--enable-prefix-caching"):
+    with pytest.raises(ConfigError, match=r"256 tokens.*--enable-prefix-caching"):
         connect(vllm, head)
 
 
@@ -264,7 +264,7 @@ def test_a_server_whose_cache_changes_q_is_refused(
     connect: Connect, vllm: ScriptedVllm, head: RemoteTrunk, fault: Fault
 ) -> None:
     vllm.fault = fault
-    with pytest.raises(ConfigError, match=r"once it is cached.*without --prefix-match-unit"):
+    with pytest.raises(ConfigError, match=r"0\.1 .*--prefix-match-unit"):
         connect(vllm, head)
 
 
@@ -277,7 +277,7 @@ def test_a_server_without_counters_is_refused(connect: Connect, vllm: ScriptedVl
 def test_another_trunk_is_refused_at_start_and_later(connect: Connect, vllm: ScriptedVllm, head: RemoteTrunk) -> None:
     scorer = connect(vllm, head)
     vllm.model = "tiny-q@000000000000"
-    with pytest.raises(ScorerUnavailableError, match=r"404: The model .* does not exist"):
+    with pytest.raises(ScorerUnavailableError, match=r"/pooling .*404: .*`"):
         scorer.score([ScoreRequest(HISTORY, said("go"))])
     with pytest.raises(ConfigError, match=f"not {head.trunk_name}; .*qguide export-trunk"):
         connect(vllm, head)
@@ -294,7 +294,7 @@ def test_too_short_a_context_is_refused_unless_the_operator_wants_it(
 
 def test_a_server_that_is_not_there_is_refused(vllm: ScriptedVllm, head: RemoteTrunk) -> None:
     server = VllmServer("http://127.0.0.1:1", model=head.trunk_name, hidden_size=32)
-    with pytest.raises(ConfigError, match=r"127\.0\.0\.1:1: .* cannot be reached \(ConnectError\)"):
+    with pytest.raises(ConfigError, match=r"127\.0\.0\.1:1: .*\(ConnectError\)"):
         VllmScorer(head, server)
 
 
@@ -305,7 +305,7 @@ def test_a_head_that_gives_no_number_gives_no_score(connect: Connect, vllm: Scri
         for name, shape in head_shapes(config, 32).items()
     }
     broken = replace(head, head=ArrayHead(config, weights))
-    with pytest.raises(ConfigError, match="Q of an ordinary prompt is not finite"):
+    with pytest.raises(ConfigError, match=r"finite; .*--dtype"):
         connect(vllm, broken)
 
 
