@@ -74,6 +74,7 @@ class PlacedChoice(NamedTuple):
 
     Attributes:
         places: for each candidate, the index of its value among those of the row.
+        choice: what is known of the candidates without a scorer.
     """
 
     places: tuple[int, ...]
@@ -198,6 +199,7 @@ def steps_left(endings: Sequence[Ending], *, horizon: float, extra_steps: float 
     Args:
         endings: one per continuation; a graded outcome r counts r times as a success and 1 - r
             times as a failure.
+        horizon: steps counted for a failure.
         extra_steps: added to each, after the cut at `horizon`.
     """
     left = [horizon - ending.outcome_reward * (horizon - min(ending.steps, horizon)) for ending in endings]

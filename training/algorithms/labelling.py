@@ -127,6 +127,7 @@ def label_tree(
     Args:
         target: `q` is QLASS's, `avg` and `reward` are its ablations, `progress` is AgentPRM's; only
             `q` is normalised.
+        normalized: scale `q` to [0, 1] by min-max over the tree.
     """
     match target:
         case "q":

@@ -21,6 +21,8 @@ def value_pairs(
     """Index pairs of all candidates whose values differ enough.
 
     Args:
+        values: of the candidates of one state, or outcomes of the episodes of one task.
+        min_margin: smallest difference that makes a pair, above 0.
         most: pairs that are kept, those of the largest differences, the first of equal ones; 0
             keeps all.
         sides: one per candidate; two candidates of the same side are not compared.
@@ -44,6 +46,9 @@ def best_path_pairs(tree: Tree, values: Mapping[int, float], *, min_margin: floa
     Args:
         values: Q̂ of the nodes; one without a value was never visited: it is no
             sibling, and the path ends before it.
+
+    Returns:
+        Pairs of node ids, those of the root's children first.
     """
     best = max(tree.leaves(), key=lambda leaf: leaf.step.reward, default=None)
     if best is None or best.step.reward <= 0:

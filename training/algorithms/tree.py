@@ -22,6 +22,7 @@ class Node:
     """One action and its place in the tree.
 
     Attributes:
+        depth: number of actions from the root, this one included.
         source: source of the trajectory that added the node: "expert" or a policy's name.
         mistake: nobody is to imitate it.
     """
@@ -39,10 +40,12 @@ class Tree:
     """The explored actions of one task.
 
     Attributes:
+        first_observation: the root's state.
         nodes: node `id` is at index `id - 1`.
         children: ids of the children of node `id`, oldest first, are at index `id`.
         opening: the root's state as messages, without a system message; empty if it is one user
             message of the text `first_observation`.
+        system: the system message before the opening, None without one.
         values: named columns, each with the values of some nodes by their ids, such as a search's
             mean outcomes or a label.
     """
@@ -201,7 +204,12 @@ def mistakes_of(path: Sequence[Node]) -> tuple[int, ...]:
 
 
 def branching_fraction(tree: Tree, *, depth: int | None = None) -> float:
-    """Share of the inner nodes, the root included, that have at least two children."""
+    """Share of the inner nodes, the root included, that have at least two children.
+
+    Args:
+        tree: a tree without actions gives 0.
+        depth: depth of the deepest node that counts; None counts all nodes.
+    """
     widths = [
         len(children)
         for node_id, children in enumerate(tree.children)

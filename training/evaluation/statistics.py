@@ -29,7 +29,11 @@ def wilson_interval(successes: int, trials: int) -> Interval:
 def bootstrap_interval(
     task_means: Sequence[float], rng: np.random.Generator, *, resamples: int = RESAMPLES
 ) -> Interval:
-    """95 % percentile bootstrap interval of the mean over tasks."""
+    """95 % percentile bootstrap interval of the mean over tasks.
+
+    Args:
+        task_means: one value per task, averaged over its seeds.
+    """
     if len(set(task_means)) < 2:  # one task, or all means equal: no interval to estimate
         mean = float(np.mean(task_means))
         return mean, mean
@@ -53,6 +57,10 @@ def sign_flip_p_value(
     task's mean difference is a fair coin flip. The p-value is the share of flips whose mean is at
     least as far from 0 as the observed mean, which counts as one of them, so it is never 0. If
     there are at most `permutations` possible flips, all are tried and the p-value is exact.
+
+    Args:
+        differences: one per task, averaged over its seeds.
+        permutations: maximum number of sign flips.
     """
     differences_K = np.asarray([d for d in differences if d != 0], dtype=np.float64)
     if len(differences_K) < 2:  # both signs of a single difference are equally far from 0

@@ -71,7 +71,14 @@ def advantages(values: Sequence[float], draws: Sequence[int], *, normalization: 
 
 
 def clipped_loss(policy_R: Tensor, old_R: Tensor, advantage_R: Tensor, *, clip: float) -> Tensor:
-    """(R,) clipped surrogate of each reply; its gradient is that of -A log pi where rho is 1."""
+    """(R,) clipped surrogate of each reply; its gradient is that of -A log pi where rho is 1.
+
+    Args:
+        policy_R: log pi of each reply under the policy in training, summed over its tokens.
+        old_R: the same under the policy that drew them.
+        advantage_R: of each reply.
+        clip: epsilon.
+    """
     ratio_R = torch.exp(policy_R - old_R)
     clipped_R = ratio_R.clamp(1 - clip, 1 + clip)
     return -torch.minimum(ratio_R * advantage_R, clipped_R * advantage_R)

@@ -52,9 +52,11 @@ class Options:
     """Options of a fit.
 
     Attributes:
+        trace: lambda; 1 credits every step with the whole outcome, 0 with the next state's value.
         alpha: penalty of the squared weights of A; features come in families of length 1. None
             takes the one of `PENALTIES` that does best on held-back tasks, or the reweighted fit.
         rounds: fits of V, each on the returns that the one before makes.
+        held_back: what is judged by a fit to the others.
     """
 
     trace: float = 0.5
@@ -68,6 +70,7 @@ class Steps:
     """All decisions of some episodes as matrices.
 
     Attributes:
+        states, actions: their features.
         others: mean features of what else could have been done, in the columns of `actions`: of the
             agent's draws, or where those are unknown of actions of other states.
         outcome: (n,) of each decision's episode.

@@ -36,6 +36,8 @@ class Choice:
     """One state's candidates of different effect.
 
     Attributes:
+        counts: how often each was drawn.
+        taken: index of the action that was taken.
         greedy: index of the greedy reply; None if unknown.
     """
 

@@ -125,6 +125,9 @@ def ridge(x: Design, y: Floats, *, alpha: float, sizes: Floats | None = None) ->
     is the number of examples and not that of features (Saunders et al., 1998).
 
     Args:
+        x: (n, m) the examples.
+        y: (n,) their targets.
+        alpha: penalty.
         sizes: (m,) s, by which columns are expected to be large; None: all are 1.
     """
     mean = float(y.mean())
@@ -145,7 +148,11 @@ def ridge(x: Design, y: Floats, *, alpha: float, sizes: Floats | None = None) ->
 def _solved(
     rows: Any, squares: Any, target: Any, alpha: float, *, about: LinearOperator | None = None
 ) -> tuple[Any, float]:
-    """c, in numbers of the target's kind, and the length of its residual beside the target's."""
+    """c, in numbers of the target's kind, and the length of its residual beside the target's.
+
+    Args:
+        about: an estimate of the inverse.
+    """
     penalty, transposed = target.dtype.type(alpha), rows.T
     system = LinearOperator(
         (len(target), len(target)), lambda c: rows @ (squares * (transposed @ c)) + penalty * c, dtype=target.dtype

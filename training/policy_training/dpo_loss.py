@@ -25,7 +25,13 @@ from qguide.training.options import JobOptions
 
 
 def implicit_q(policy_logprob: Tensor, reference_logprob: Tensor, *, beta: float) -> Tensor:
-    """Implicit Q of replies: (R,) and (R,) to (R,)."""
+    """Implicit Q of replies: (R,) and (R,) to (R,).
+
+    Args:
+        policy_logprob: of each reply under the policy, summed over its tokens.
+        reference_logprob: the same under the reference.
+        beta: strength of the tie to the reference, above 0.
+    """
     return beta * (policy_logprob - reference_logprob)
 
 

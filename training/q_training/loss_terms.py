@@ -61,6 +61,7 @@ def tree_loss(q_T: Tensor, tree: PackedTree, objective: QNetLossOptions, *, erro
     """Weighted error on every labelled position, plus the terms on siblings and on progress.
 
     Args:
+        q_T: Q at every token of the tree.
         error_T: error at each token; None computes the squared error.
     """
     if error_T is None:
@@ -98,6 +99,7 @@ def world_loss(
     """Weighted -log p of the tokens that the environment wrote after the tree's actions.
 
     Args:
+        hidden_TD: the trunk's hidden state at every token of the tree.
         vocabulary_logits: computes logits (N, V) from hidden states (N, D).
     """
     total = hidden_TD.new_zeros(())

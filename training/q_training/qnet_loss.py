@@ -80,7 +80,11 @@ def output_embeddings(trunk: Path, qnet: QNet, device: torch.device) -> Vocabula
 def loss_of_tree(
     qnet: QNet, tree: PackedTree, options: QNetLossOptions, vocabulary_logits: VocabularyLogits | None = None
 ) -> Loss:
-    """Summed loss of a packed tree."""
+    """Summed loss of a packed tree.
+
+    Args:
+        vocabulary_logits: needed for the terms of a world model.
+    """
     hidden_TD = hidden_of_tree(qnet, tree)
     head = qnet.head
     outputs_TK = head.outputs(hidden_TD, features_of_tree(qnet, tree))
