@@ -52,7 +52,16 @@ def in_order(methods: Collection[str]) -> list[str]:
     return [*(name for name in METHODS if name in methods), *sorted(set(methods).difference(METHODS))]
 
 
-DEFAULT_METHODS: tuple[OwnMethod, ...] = ("greedy", "sample", "random-of-m", "random-distinct", "q-guided", "best-of-n")
+DEFAULT_METHODS: tuple[OwnMethod, ...] = (
+    "greedy",
+    "sample",
+    "random-of-m",
+    "random-distinct",
+    "q-guided",
+    "q-posterior",
+    "best-of-n",
+)
+"""The papers' argmax, the posterior by which a server chooses, and what both have to beat."""
 
 PEEKING: frozenset[str] = frozenset({"q-guided-n", "lats", "reflexion", "best-of-n", "best-of-n-aug"})
 """Methods that choose or go on by the true reward, which a server does not know."""

@@ -35,8 +35,8 @@ def print_results(results: Results, console: Console) -> None:
     console.print(_costs_table(results))
     for summaries in _side_by_side(results):
         console.print(_kinds_table(results, summaries))
-    if results.comparisons:
-        console.print(_comparisons_table(results))
+    for method in dict.fromkeys(row.method for row in results.comparisons):
+        console.print(_comparisons_table(method, results))
     if results.failures:
         console.print(
             f"[red]{len(results.failures)} episodes could not be played[/red], the first: {results.failures[0].error}",
@@ -122,13 +122,13 @@ def _kinds_table(results: Results, summaries: Sequence[MethodSummary]) -> Table:
     return table
 
 
-def _comparisons_table(results: Results) -> Table:
+def _comparisons_table(method: MethodName, results: Results) -> Table:
     table = Table(
-        title="mean reward of q-guided less that of the others, paired by task and seed", title_justify="left"
+        title=f"mean reward of {method} less that of the others, paired by task and seed", title_justify="left"
     )
     for name in ("against", "difference", "95 % over tasks", "p", "tasks", "seeds"):
         table.add_column(name, justify="left" if name == "against" else "right")
-    for row in results.comparisons:
+    for row in (one for one in results.comparisons if one.method == method):
         table.add_row(
             row.other,
             f"{100 * row.difference:+.1f} points",

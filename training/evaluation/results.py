@@ -150,11 +150,13 @@ class PlayedMethod(NamedTuple):
 
 
 def compare(episodes: Mapping[Key, EpisodeRow], seeds: Sequence[int]) -> list[Comparison]:
-    """Compare `q-guided` with every other method on the tasks that both played."""
-    guided = PlayedMethod("q-guided", episodes)
-    others = (PlayedMethod(other, episodes) for other in _methods_of(episodes) if other != guided.method)
-    pairs = (compare_pair(guided, other, seeds) for other in others)
-    return [comparison for comparison in pairs if comparison is not None]
+    """Compare `q-guided` and `q-posterior` with every other method on the tasks that both played."""
+    played = _methods_of(episodes)
+    pairs = [("q-guided", other) for other in played if other != "q-guided"]
+    pairs += [("q-posterior", other) for other in played if other not in ("q-guided", "q-posterior")]
+    of = {method: PlayedMethod(method, episodes) for method in {"q-guided", "q-posterior", *played}}
+    found = (compare_pair(of[first], of[second], seeds) for first, second in pairs)
+    return [comparison for comparison in found if comparison is not None]
 
 
 def compare_pair(first: PlayedMethod, second: PlayedMethod, seeds: Sequence[int]) -> Comparison | None:

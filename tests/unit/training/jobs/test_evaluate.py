@@ -154,12 +154,10 @@ def test_every_method_and_seed_has_a_row_with_the_promised_fields(tmp_path: Path
         assert row["ci95"][0] <= row["success_rate"] <= row["ci95"][1]
         assert row["peeks"] == (row["method"] == "best-of-n")
     assert results["complete"]
-    assert [c["other"] for c in results["comparisons"]] == [
-        "greedy",
-        "sample",
-        "random-of-m",
-        "random-distinct",
-        "best-of-n",
+    without_q = ("greedy", "sample", "random-of-m", "random-distinct")
+    assert [(c["method"], c["other"]) for c in results["comparisons"]] == [
+        *(("q-guided", other) for other in (*without_q, "q-posterior", "best-of-n")),
+        *(("q-posterior", other) for other in (*without_q, "best-of-n")),
     ]
     assert (tmp_path / "success_vs_tokens.png").read_bytes().startswith(b"\x89PNG")
 
@@ -272,11 +270,11 @@ def test_a_killed_evaluation_goes_on_without_repeating_an_episode(tmp_path: Path
     with pytest.raises(KeyboardInterrupt):
         evaluate(tmp_path / "killed", policy=Mortal(400), parallel=3)
     before = rows_of(tmp_path / "killed")
-    assert 0 < len(before) < 8 * 16
+    assert 0 < len(before) < 8 * 19
     results = evaluate(tmp_path / "killed", parallel=5)
     after = rows_of(tmp_path / "killed")
     assert after[: len(before)] == before
-    assert len(after) == 8 * 16
+    assert len(after) == 8 * 19
     assert results.complete
     assert untimed(after) == untimed(rows_of(tmp_path / "whole"))
 
