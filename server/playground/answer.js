@@ -8,7 +8,7 @@ import { textOf } from "./messages.js";
 const REASONS = {
   highest_q: "it has the highest Q",
   tied_highest_q: "it came first among those of the highest Q",
-  highest_posterior: "it has the highest posterior, by its Q and by how often it was drawn",
+  highest_posterior: "it has the highest posterior, by its Q and the policy's own preference",
   rules: "the rules before the Q model left no other",
   likeliest: "its Q is that of all others, and it was drawn most often",
   only_candidate: "there was no other",

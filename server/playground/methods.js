@@ -30,7 +30,7 @@ export const METHODS = [
   {
     id: "guided",
     title: "Guided",
-    about: "the draw with the highest Q",
+    about: "the draw that the server chooses by Q",
     body: drawing,
     pick: (answer) => answer.chosen,
     scores: true,
