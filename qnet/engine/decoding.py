@@ -153,18 +153,18 @@ def draw_passes(model: PackedModel, jobs: Sequence[DrawsAfter], stop_token_ids: 
         sessions = [
             _Session(job, entry, owner=owner) for owner, (job, entry) in enumerate(zip(jobs, entries, strict=True))
         ]
-        order, stacks = model.stack([entry.buffer for entry in entries], histories)
-        sessions, logits = [sessions[i] for i in order], logits[upload(order, logits.device)]
-        while True:
-            lines = [[s.draws[i] for i in line] for s in sessions for line in s.lines]
-            _extend(lines, logits, stop_token_ids)
-            segments = [segment for s in sessions if (segment := s.next_segment(logits)) is not None]
-            running = {id(segment.buffer) for segment in segments}
-            for stack in stacks:
-                stack.leave_out(running)
-            if not segments:
-                break
-            logits = yield from model.passes(segments)
+        with model.stacked([entry.buffer for entry in entries], histories) as (order, stacks):
+            sessions, logits = [sessions[i] for i in order], logits[upload(order, logits.device)]
+            while True:
+                lines = [[s.draws[i] for i in line] for s in sessions for line in s.lines]
+                _extend(lines, logits, stop_token_ids)
+                segments = [segment for s in sessions if (segment := s.next_segment(logits)) is not None]
+                running = {id(segment.buffer) for segment in segments}
+                for stack in stacks:
+                    stack.leave_out(running)
+                if not segments:
+                    break
+                logits = yield from model.passes(segments)
         for session in sessions:
             session.entry.branches = session.branches()
     return computed

@@ -28,7 +28,8 @@ from qguide.qnet.engine.context_length import context_length, shifting_rope
 from qguide.qnet.engine.kernels import LastLayerPruning, speed_up_linear_layers, upload
 from qguide.qnet.engine.kv_buffer import KVBuffer
 from qguide.qnet.engine.prefix_cache import Entry, PrefixCache, common_prefix
-from qguide.qnet.engine.stacks import Beginnings, Stack, stack_alike
+from qguide.qnet.engine.stack_layout import stack_alike
+from qguide.qnet.engine.stacks import Beginnings, Stack
 from qguide.qnet.engine.windows import chooses, choosing_few, shortened, window_of
 from qguide.qnet.errors import CheckpointError
 from qguide.qnet.sliced_scorer import finish
@@ -185,20 +186,24 @@ class PackedModel:
             outputs.append(self.forward(batch))
         return torch.cat(outputs)
 
-    def stack(
+    @contextmanager
+    def stacked(
         self, buffers: Sequence[KVBuffer], histories: Sequence[Salted]
-    ) -> tuple[list[int], list[Stack | Beginnings]]:
+    ) -> Iterator[tuple[list[int], list[Stack | Beginnings]]]:
         """Put buffers of like length side by side, where that makes passes of few tokens faster.
 
         Args:
             histories: what each buffer holds.
 
-        Returns:
+        Yields:
             The order in which the buffers have to be packed, and what keeps them side by side.
         """
         if self._window or self._device.type not in CHUNKED_ON:
-            return list(range(len(buffers))), []
-        return stack_alike(buffers, histories)
+            yield list(range(len(buffers))), []
+            return
+        layout = stack_alike(buffers, histories, room=self.store.room_for_copies)
+        with self.store.copying(layout.nbytes):
+            yield layout.order, layout.build()
 
     def batches(self, segments: Iterable[PackedSegment]) -> Iterator[list[PackedSegment]]:
         """The segments of each forward pass, in order; a long one is cut where its tokens see each other causally."""

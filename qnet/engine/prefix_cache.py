@@ -7,7 +7,8 @@ after the chosen one computes only the new observation.
 """
 
 from collections import OrderedDict, defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from itertools import islice
 
@@ -59,6 +60,7 @@ class PrefixCache:
 
     Attributes:
         nbytes: of the prefixes kept; what several share counts once.
+        copied: bytes of copies that were made of leased prefixes and still exist.
         evictions: prefixes dropped so far because the budget was full.
     """
 
@@ -72,6 +74,7 @@ class PrefixCache:
         self._sharing: dict[int, int] = {}
         self._next_key = 0
         self.nbytes = 0
+        self.copied = 0
         self.evictions = 0
 
     def __len__(self) -> int:
@@ -124,6 +127,21 @@ class PrefixCache:
     def discard(self, entry: Entry) -> None:
         """Drop an entry whose columns cannot be trusted."""
         self._forget(entry)
+
+    @property
+    def room_for_copies(self) -> int:
+        """Most bytes of another copy: copies are as large as their originals, so half is for them."""
+        return max(0, self._budget // 2 - self.copied)
+
+    @contextmanager
+    def copying(self, nbytes: int) -> Iterator[None]:
+        """Make room for copies of leased prefixes until the block ends."""
+        self.copied += nbytes
+        self._evict()
+        try:
+            yield
+        finally:
+            self.copied -= nbytes
 
     def clear(self) -> None:
         """Forget everything."""
@@ -179,7 +197,7 @@ class PrefixCache:
     def _evict(self) -> None:
         idle = [entry for entry in self._entries.values() if not entry.leased]
         for entry in idle:
-            if self.nbytes <= self._budget:
+            if self.nbytes + self.copied <= self._budget:
                 return
             self._forget(entry)
             self.evictions += 1

@@ -6,11 +6,12 @@ a stack, while they are drawn after, and attended to by one call. What was drawn
 
 What several begin with is copied once. Their rows attend to it as the rows of one matrix product,
 which reads it once for all of them, and the stack has what comes after.
+
+Which are copied, and in how much memory, is `stack_layout`'s.
 """
 
-from collections.abc import Collection, Iterable, Sequence
-from dataclasses import dataclass, replace
-from itertools import pairwise
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from dataclasses import replace
 from math import inf
 from typing import TYPE_CHECKING, Final
 
@@ -20,28 +21,15 @@ from torch.nn.functional import pad
 
 from qguide.qnet.engine.kernels import Part, PartialAttention, Scoring, dense_attention, partial_attention
 from qguide.qnet.engine.kv_buffer import KVBuffer
-from qguide.qnet.engine.prefix_cache import common_prefix
 
 if TYPE_CHECKING:
     from qguide.qnet.engine.attention import PackedSegment
 
-_FEWEST_STACKED: Final = 2
-_MOST_STACKED: Final = 32
-"""Of more, lengths differ so much that padding takes more time than calls do."""
-_MOST_PADDED: Final = 1.25
-"""A conversation of a stack has at most so many times the columns of the shortest."""
-_STACK_ROOM: Final = 32
+STACK_ROOM: Final = 32
 """New columns for which there is room; as many again whenever they are full."""
-_MOST_STACKED_BYTES: Final = 2**22
-"""Keys and values of a layer, in a conversation that is worth copying: of more, reading them is
-what takes time."""
 _KEPT_SHARE: Final = 0.5
 """Share of a stack's conversations that have to go on, or it is made smaller."""
-_FEWEST_SHARED: Final = 128
-"""The shortest beginning that is read apart: of less, calls take more time than reading."""
-_LEAST_OF_SHARED: Final = 0.75
-"""A conversation joins those with a longer beginning if it has at least so much of it."""
-_MULTIPLE: Final = 32
+MULTIPLE: Final = 32
 """Columns of which beginnings are multiples, so that sizes come again."""
 
 
@@ -58,8 +46,8 @@ class Stack:
         self.old = [len(known) for known in columns]
         self.known = [known.stop for known in columns]
         self._buffers, self._ends = list(buffers), list(self.known)
-        self._old = _copies(buffers, columns, most=max(self.old))
-        self._new = [old.new_zeros((*old.shape[:3], _STACK_ROOM, old.shape[4])) for old in self._old]
+        self._old = list(_copies(buffers, columns, most=max(self.old)))
+        self._new = [old.new_zeros((*old.shape[:3], STACK_ROOM, old.shape[4])) for old in self._old]
         for buffer in buffers:
             buffer.stack = self
 
@@ -67,6 +55,11 @@ class Stack:
     def like(self) -> Tensor:
         """A tensor of its type."""
         return self._new[0]
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of its copies and of the room for new columns."""
+        return sum(tensor.nbytes for tensor in (*self._old, *self._new))
 
     @property
     def columns(self) -> int:
@@ -81,7 +74,7 @@ class Stack:
             self._ends[place] = segment.columns().stop
         missing = max(self._ends[place] - self.known[place] for place in places) - self._new[0].shape[3]
         if missing > 0:
-            self._new = [pad(new, (0, 0, 0, max(missing, _STACK_ROOM))) for new in self._new]
+            self._new = [pad(new, (0, 0, 0, max(missing, STACK_ROOM))) for new in self._new]
         return places
 
     def write(self, layer: int, place_T: Tensor, new_T: Tensor, key_HTD: Tensor, value_HTD: Tensor) -> None:
@@ -120,9 +113,8 @@ class Stack:
             buffer.write(layer, start, *new[:, place, :, : end - start])
 
 
-def _copies(buffers: Sequence[KVBuffer], columns: Sequence[range], *, most: int) -> list[Tensor]:
+def _copies(buffers: Sequence[KVBuffer], columns: Sequence[range], *, most: int) -> Iterator[Tensor]:
     """For each layer keys and values, (2, buffers, heads, most columns, head size)."""
-    copies = []
     for layer, keys_HCD in enumerate(buffers[0].keys):
         heads, _, size = keys_HCD.shape
         copy = keys_HCD.new_empty((2, len(buffers), heads, most, size))
@@ -134,8 +126,7 @@ def _copies(buffers: Sequence[KVBuffer], columns: Sequence[range], *, most: int)
                 own = slice(start, start + keys.shape[1])
                 copy[0, place, :, own], copy[1, place, :, own] = keys, values
                 start = own.stop
-        copies.append(copy)
-    return copies
+        yield copy
 
 
 class Beginnings:
@@ -148,18 +139,27 @@ class Beginnings:
     def __init__(self, families: Sequence[tuple[Sequence[KVBuffer], int]]) -> None:
         self._places = {id(buffer): place for place, (family, _) in enumerate(families) for buffer in family}
         lengths = [columns for _, columns in families]
-        most = -(-max(lengths) // _MULTIPLE) * _MULTIPLE
-        copies = _copies([family[0] for family, _ in families], [range(columns) for columns in lengths], most=most)
-        # Keys with their columns last, (families, KV heads, head size, columns): with few rows the product takes
-        # a quarter less time.
-        self._keys = [copy[0].transpose(2, 3).contiguous() for copy in copies]
-        self._values = [copy[1] for copy in copies]
+        most = -(-max(lengths) // MULTIPLE) * MULTIPLE
+        self._keys: list[Tensor] = []
+        self._values: list[Tensor] = []
+        firsts, columns = [family[0] for family, _ in families], [range(length) for length in lengths]
+        for copy in _copies(firsts, columns, most=most):
+            # Keys with their columns last, (families, KV heads, head size, columns): with few rows the product
+            # takes a quarter less time.
+            self._keys.append(copy[0].transpose(2, 3).contiguous())
+            # Cloned, because a view would keep the memory of the keys as well.
+            self._values.append(copy[1].clone())
         hidden_FC = torch.arange(most) >= torch.tensor(lengths)[:, None]
         bias_FC = self._keys[0].new_zeros(hidden_FC.shape).masked_fill_(hidden_FC, -inf)
         self._bias_F1C = bias_FC[:, None]
         for family, _ in families:
             for buffer in family:
                 buffer.beginnings = self
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of its copies."""
+        return sum(tensor.nbytes for tensor in (*self._keys, *self._values))
 
     def place(self, buffer: KVBuffer) -> int:
         """Index of a buffer's beginning."""
@@ -306,70 +306,3 @@ class StackedRows:
 
 def _seen_by_all(segment: "PackedSegment") -> int:
     return segment.columns().stop if segment.bias is None else segment.columns().start
-
-
-@dataclass(slots=True)
-class _Family:
-    """Conversations, by their indices, and how many columns they all begin with; 0 where they are read whole."""
-
-    members: list[int]
-    shared: int = 0
-
-
-def stack_alike(
-    buffers: Sequence[KVBuffer], histories: Sequence[tuple[str, list[int]]]
-) -> tuple[list[int], list[Stack | Beginnings]]:
-    """Stacks of conversations with about the same number of columns of their own, where that saves time.
-
-    Args:
-        histories: of each buffer, the salt and the tokens that it holds.
-
-    Returns:
-        The order in which the conversations have to be packed, and what keeps them side by side.
-    """
-    families = _families(histories)
-    own = {i: range(family.shared, len(histories[i][1])) for family in families for i in family.members}
-    order = sorted(own, key=lambda i: len(own[i]))
-    stacks: list[list[int]] = [[]]
-    for i in order:
-        count = len(own[i])
-        if len(stacks[-1]) == _MOST_STACKED or (
-            stacks[-1] and count > _MOST_PADDED * len(own[stacks[-1][0]]) + _STACK_ROOM
-        ):
-            stacks.append([])
-        keys, values = buffers[i].keys[0], buffers[i].values[0]
-        if 2 * count * keys[:, :1].nbytes <= _MOST_STACKED_BYTES and keys.shape == values.shape:
-            stacks[-1].append(i)
-    stacks = [alike for alike in stacks if len(alike) >= _FEWEST_STACKED]
-    beginnings = _beginnings(families, {i: buffers[i] for alike in stacks for i in alike})
-    return order, [*beginnings, *(Stack([buffers[i] for i in alike], [own[i] for i in alike]) for alike in stacks)]
-
-
-def _families(histories: Sequence[tuple[str, list[int]]]) -> list[_Family]:
-    """Histories that begin alike for long; the others are alone."""
-    in_order = sorted(range(len(histories)), key=histories.__getitem__)
-    families = [_Family(in_order[:1])]
-    # Sorted, because then a history has its longest common beginning with a neighbour.
-    for one, other in pairwise(in_order):
-        (salt, mine), (other_salt, theirs) = histories[one], histories[other]
-        common = common_prefix(mine, theirs) if salt == other_salt else 0
-        last = families[-1]
-        if common >= max(_FEWEST_SHARED, _LEAST_OF_SHARED * last.shared):
-            last.members.append(other)
-            last.shared = min(common, last.shared or common)
-        else:
-            families.append(_Family([other]))
-    return families
-
-
-def _beginnings(families: Sequence[_Family], stacked: dict[int, KVBuffer]) -> list[Beginnings]:
-    """Beginnings of families of stacked conversations, those of about one length side by side."""
-    found: list[list[tuple[list[KVBuffer], int]]] = [[]]
-    for family in sorted(families, key=lambda family: family.shared):
-        members = [stacked[i] for i in family.members if i in stacked]
-        if not members or not family.shared:
-            continue
-        if found[-1] and family.shared > _MOST_PADDED * found[-1][0][1]:
-            found.append([])
-        found[-1].append((members, family.shared))
-    return [Beginnings(alike) for alike in found if alike]

@@ -184,7 +184,8 @@ class Settings(LearningSettings):
         max_batch_tokens: maximum tokens of one forward pass, between which other keys get their
             turn at the device, and maximum new tokens scored together, estimated from the texts.
             0 is 128 on a CPU, where longer passes are no faster, and 2048 elsewhere.
-        cache_bytes: size of each model's prefix cache (keys and values kept between requests).
+        cache_bytes: size of each model's prefix cache (keys and values kept between requests). On a CPU
+            a policy copies histories side by side while it draws; up to half of it is for these copies.
         timeout_s: a decision that takes longer is answered with 503; a request may ask for less.
         idle_timeout_s: longest time without a byte from an upstream that has no `timeout_s`.
         redis_url: Redis in which replicas share limits, scores, paraphrases and episodes (with

@@ -86,7 +86,8 @@ class Inference(JobOptions):
         device: "cpu", "cuda", "cuda:1" …
         dtype: type of weights and activations.
         cache_bytes: memory for the histories kept between steps. If it cannot hold those of all
-            episodes played in parallel, histories are computed again at each step.
+            episodes played in parallel, histories are computed again at each step. On a CPU a policy
+            copies histories side by side while it draws; up to half of it is for these copies.
         threads: number of torch's threads; 0 leaves the choice to torch.
         full_sequences: run Q models whose architecture can neither be packed nor go on from a kept
             state on full sequences, which costs the whole history at every step; false refuses

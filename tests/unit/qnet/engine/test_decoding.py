@@ -1,5 +1,6 @@
 """Lockstep decoding agrees with the model run on each full sequence."""
 
+import gc
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
@@ -8,8 +9,9 @@ import torch
 from transformers import PreTrainedModel
 from transformers.models.auto import AutoModelForCausalLM
 
-from qguide.qnet.engine.decoding import Draw, DrawsAfter, draw
+from qguide.qnet.engine.decoding import Draw, DrawsAfter, draw, draw_passes
 from qguide.qnet.engine.packed_model import PackedModel, logits_of
+from qguide.qnet.engine.stacks import Beginnings, Stack
 from tests.support.architectures import tiny_config
 from tests.support.tiny_models import ARCHITECTURES, policy_model
 
@@ -114,6 +116,35 @@ def test_draws_after_many_histories_say_what_each_says_alone(
         read = draw(packed, [replace(one, draws=[Draw(0.0, [0.0])]) for one in later], stop)
         assert read <= 3 * len(later)
         together = later
+
+
+def copied_bytes() -> int:
+    """Of the copies that exist now."""
+    return sum(copy.nbytes for copy in gc.get_objects() if type(copy) in (Stack, Beginnings))
+
+
+# Without a limit 467 kB are copied: beginnings of 600 tokens, which six and four histories have, and what comes after.
+@pytest.mark.parametrize(("cache_bytes", "copies"), [(10**8, True), (1_600_000, True), (700_000, True), (0, False)])
+def test_copies_take_half_of_the_cache_at_most_and_old_prefixes_make_room(cache_bytes: int, copies: bool) -> None:
+    model = policy_model().model
+    packed = PackedModel(model, logits_of(model), cache_bytes=cache_bytes, tokens_per_forward=700)
+    for length in range(400, 480, 10):  # older prefixes, of which the cache has as many as it can hold
+        draw(packed, [job(length, 1, tokens=1)], frozenset())
+    begun = [job(600, 1).token_ids, job(601, 1).token_ids]
+    together = [job(20 + i, 2) for i in range(10)]
+    together = [replace(one, token_ids=begun[i % 5 > 2] + one.token_ids) for i, one in enumerate(together)]
+    most = 0
+    for _ in draw_passes(packed, together, frozenset()):
+        found = copied_bytes()
+        most = max(most, found)
+        assert found <= cache_bytes // 2
+        assert not found or packed.store.nbytes + found <= cache_bytes
+    assert (most > 0) == copies
+    assert packed.store.copied == 0
+    for one in together:
+        alone = DrawsAfter(one.token_ids, [Draw(d.temperature, d.uniforms) for d in one.draws])
+        draw(PackedModel(model, logits_of(model), cache_bytes=0, tokens_per_forward=700), [alone], frozenset())
+        assert [d.token_ids for d in one.draws] == [d.token_ids for d in alone.draws]
 
 
 def test_a_draw_ends_with_its_stop_token() -> None:
