@@ -32,7 +32,8 @@ USED: Final = 0.9
 
 _TREE_TOKENS: Final = 8192
 _RANK: Final = 16
-_UNKNOWN: Final = "its layers do not run without weights, so no more is planned"
+_MOST_REASON: Final = 240
+"""Characters of a reason that are shown."""
 
 
 def plan(
@@ -72,8 +73,8 @@ def _gigabytes(gpu: str) -> float:
 
 def _scoring(memory: "ScoringMemory", available: int, history: int, sessions: int) -> list[str]:
     lines = ["Scoring in bfloat16", f"  weights            {_gib(memory.weights)}   {memory.parameters:,} parameters"]
-    if not memory.session:
-        return [*lines, f"  {_UNKNOWN}"]
+    if memory.failure is not None:
+        return [*lines, f"  no more is planned: {_reason(memory.failure)}"]
     most = memory.sessions(available)
     fit = "fit" if most >= sessions else "do not fit"
     return [
@@ -97,14 +98,22 @@ def _training(config: "PretrainedConfig", available: int) -> list[str]:
     for name, rank in ((f"adapters of rank {_RANK}", _RANK), ("all weights", None)):
         try:
             trunk = trained_trunk(config, adapter_rank=rank)
-        except Exception:  # a foreign architecture can fail in any way
-            return [*lines, f"  {_UNKNOWN}"]
+        except Exception as error:  # a foreign architecture can fail in any way
+            lines.append(f"  {name:<20} not planned: {_reason(error)}")
+            continue
         step, longer = (trunk.memory(tokens).total for tokens in (_TREE_TOKENS, 2 * _TREE_TOKENS))
         per_token = (longer - step) // _TREE_TOKENS
         room = max(0, available - step + _TREE_TOKENS * per_token) // per_token
         found = f"trees of up to {room:,} tokens fit" if room else "no tree fits: use several GPUs"
         lines.append(f"  {name:<20} {_gib(step)}   a tree of {_TREE_TOKENS:,} tokens; {found}")
     return lines
+
+
+def _reason(error: Exception) -> str:
+    """A failure, on one line."""
+    said = " ".join(str(error).split())
+    said = said if len(said) <= _MOST_REASON else f"{said[:_MOST_REASON]} …"
+    return f"its layers do not run without weights ({type(error).__name__}: {said})"
 
 
 def _gib(size: int) -> str:

@@ -31,8 +31,9 @@ class ScoringMemory:
         weights: bytes of the trunk's weights.
         token: keys and values of one token.
         session: keys and values of one history, with the room that a buffer keeps, and a hybrid's states.
-        forward: most that one forward pass takes beside weights, keys and values; 0 if unknown.
+        forward: most that one forward pass takes beside weights, keys and values.
         state: what layers of a hybrid keep behind one sequence, however long.
+        failure: what a pass raised, if all but the weights is unknown and 0.
     """
 
     parameters: int
@@ -41,6 +42,7 @@ class ScoringMemory:
     session: int
     forward: int
     state: int = 0
+    failure: Exception | None = None
 
     def sessions(self, available: int) -> int:
         """Number of histories that fit beside the weights and a forward pass."""
@@ -76,8 +78,8 @@ def scoring_memory(
         try:
             trunk.set_attn_implementation(attention)
             state, forward = _behind(trunk, history - fresh, fresh)
-        except Exception:
-            return ScoringMemory(parameters, weights, 0, 0, 0)
+        except Exception as error:
+            return ScoringMemory(parameters, weights, 0, 0, 0, failure=error)
         attended = state.copied_bytes - state.nbytes
         session = attended + (1 + candidates) * state.nbytes
         return ScoringMemory(parameters, weights, attended // history, session, forward, state.nbytes)

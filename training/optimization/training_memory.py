@@ -174,7 +174,7 @@ class _Fused(torch.autograd.Function):
 
 
 def _attend(
-    _module: nn.Module, query: Tensor, key: Tensor, value: Tensor, _mask: Tensor | None, **_options: object
+    _module: nn.Module, query: Tensor, key: Tensor, value: Tensor, *_mask: object, **_options: object
 ) -> tuple[Tensor, None]:
     return _Fused.apply(query, key, value), None  # type: ignore[no-untyped-call]
 

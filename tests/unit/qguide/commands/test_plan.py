@@ -9,7 +9,7 @@ from transformers import PretrainedConfig, Qwen3_5TextConfig, Qwen3Config, Qwen3
 from typer.testing import CliRunner, Result
 
 from qguide.cli import app
-from qguide.training.optimization import training_memory
+from tests.support.architectures import tiny_config
 
 SHAPE: dict[str, Any] = {
     "hidden_size": 2560,
@@ -57,12 +57,17 @@ def test_all_experts_are_trained_and_only_the_chosen_ones_have_activations(tmp_p
     assert (most - less) * 2**30 == pytest.approx(18 * (more - fewer), abs=0.02 * 2**30)
 
 
-def test_a_trunk_that_does_not_run_without_weights_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def fail(*_: object, **__: object) -> None:
-        raise RuntimeError("no such attention")
+def test_why_a_trunk_is_not_planned_is_said(tmp_path: Path) -> None:
+    done = planned(tmp_path, config=tiny_config("bailing_hybrid"))
+    assert done.exit_code == 0, done.output
+    assert "no more is planned: its layers do not run without weights (" in done.stdout
+    said = re.findall(r"(adapters of rank 16|all weights) +not planned: .* \(RuntimeError: (.*)\)", done.stdout)
+    assert len(said) == 2, "each is tried"
+    assert all("shape" in reason for _, reason in said)
 
-    monkeypatch.setattr(training_memory, "trained_trunk", fail)
-    assert "its layers do not run without weights" in planned(tmp_path).stdout
+
+def test_attention_that_names_its_mask_is_planned(tmp_path: Path) -> None:
+    assert "not planned" not in planned(tmp_path, config=tiny_config("afmoe")).stdout
 
 
 def test_a_hybrid_keeps_a_state_beside_keys_and_values(tmp_path: Path) -> None:
