@@ -10,8 +10,8 @@ attention trunk, and so the same losses and gradients:
                 one of them: what is shared is computed once for each path
 
 Paths are read where an architecture's own code cannot go on from a state with gradients, which is
-tried once for each model, and under gradient checkpointing, which takes no state. Padding is on the
-right, where causal layers never look.
+tried once for each model, under gradient checkpointing, which takes no state, and where processes
+shard the weights. Padding is on the right, where causal layers never look.
 """
 
 import logging
@@ -20,7 +20,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Final, Protocol, TypeVar
-from weakref import WeakKeyDictionary
+from weakref import WeakKeyDictionary, WeakSet
 
 import torch
 from torch import Tensor
@@ -56,6 +56,7 @@ _LEAST_COLUMNS: Final = 2
 _TOLERANCE: Final = 1e-3
 
 _reads_branches: WeakKeyDictionary[PreTrainedModel, bool] = WeakKeyDictionary()
+_read_alike: WeakSet[PreTrainedModel] = WeakSet()
 
 _log = logging.getLogger(__name__)
 
@@ -79,6 +80,11 @@ def reads_branches(model: PreTrainedModel) -> bool:
     return _reads_branches[model]
 
 
+def read_alike(model: PreTrainedModel) -> None:
+    """Read a model's trees by paths from now on, each pass once: processes that share its weights do the same then."""
+    _read_alike.add(model)
+
+
 def outputs_of_tree(model: PreTrainedModel, run: RunRows, tree: TokenTrie, wanted: Sequence[int]) -> Tensor:
     """(N, …) outputs at some of a tree's distinct tokens.
 
@@ -90,7 +96,7 @@ def outputs_of_tree(model: PreTrainedModel, run: RunRows, tree: TokenTrie, wante
         wanted: indices of the tokens.
     """
     branches = len(set(tree.before)) < len(tree)
-    if branches and not _checkpoints(model) and reads_branches(model):
+    if branches and model not in _read_alike and not _checkpoints(model) and reads_branches(model):
         return _by_branches(model, run, tree, wanted)
     return _by_paths(model, run, tree, wanted)
 
@@ -123,7 +129,7 @@ def _by_paths(model: PreTrainedModel, run: RunRows, tree: TokenTrie, wanted: Seq
     passes = _Passes(model, run, tree, set(wanted))
     room = max(len(tree), _LEAST_TOKENS)
     batches = list(batches_of_like_length(_paths(tree, wanted), len, room))
-    again = torch.is_grad_enabled() and _checkpoints(model) and len(batches) > 1
+    again = torch.is_grad_enabled() and _checkpoints(model) and len(batches) > 1 and model not in _read_alike
     for batch in batches:
         passes.read(batch, None, again=again)
     return passes.outputs(wanted)

@@ -67,7 +67,7 @@ _TRAINING: Final = (
     "whose own code cannot, and any under gradient checkpointing, reads whole paths in padded "
     "batches. Loss and gradients are the same (`tests/unit/qnet/engine/test_tree_branches.py`); "
     "paths compute shared beginnings once for each. Sharded over GPUs (FSDP2), such an architecture "
-    "trains with SFT alone ([shards](../train/hardware.md#shards)). *no*: its layers ignore the mask or take none, "
+    "reads paths ([shards](../train/hardware.md#shards)). *no*: its layers ignore the mask or take none, "
     "so it is refused before the first step."
 )
 _OTHERS: Final = (

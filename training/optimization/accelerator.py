@@ -14,7 +14,6 @@ from torch import distributed, nn
 from torch.distributed.fsdp import MixedPrecisionPolicy
 from transformers import PreTrainedModel
 
-from qguide.qnet.engine.tree_branches import has_recurrent_layers
 from qguide.qnet.errors import ConfigError
 from qguide.training.data.runs import is_main_process
 from qguide.training.optimization.launch import TIMEOUT
@@ -112,19 +111,6 @@ def _configure_fsdp(accelerator: Accelerator, optimization: Optimization) -> Non
     plugin.set_state_dict_type("FULL_STATE_DICT")
     if optimization.mixed_precision == "bf16":
         plugin.mixed_precision_policy = MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.float32)
-
-
-def refuse_recurrent_layers(model: nn.Module) -> None:
-    """Refuse to shard trunks with recurrent layers that read trees: processes would wait for each other for ever.
-
-    The trees take as many passes as their paths need, so the processes' numbers differ.
-    """
-    *_, trunk = (module for module in model.modules() if isinstance(module, PreTrainedModel))
-    if has_recurrent_layers(trunk):
-        raise ConfigError(
-            f"{type(trunk).__name__} has recurrent layers, whose numbers of passes over trees differ between "
-            "processes, but FSDP needs equal ones; train it without FSDP (only `sft` makes equally many)"
-        )
 
 
 def enable_gradient_checkpointing(model: nn.Module) -> None:

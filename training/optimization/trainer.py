@@ -9,6 +9,7 @@ the same order of batches.
 import json
 import time
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from itertools import accumulate
 from pathlib import Path
 from typing import Any, Final, Generic, TypeVar
@@ -23,13 +24,9 @@ from torch.distributed.fsdp import FSDPModule
 
 from qguide.qnet.models.manifest import Manifest
 from qguide.training.data.runs import open_run
-from qguide.training.optimization.accelerator import (
-    ModelHost,
-    build_accelerator,
-    enable_gradient_checkpointing,
-    refuse_recurrent_layers,
-)
+from qguide.training.optimization.accelerator import ModelHost, build_accelerator, enable_gradient_checkpointing
 from qguide.training.optimization.adapters import hold_frozen, merged, with_adapters
+from qguide.training.optimization.even_passes import EvenPasses
 from qguide.training.optimization.launch import (
     all_reduce_sum,
     assign,
@@ -37,7 +34,7 @@ from qguide.training.optimization.launch import (
     in_processes,
     sum_gradients,
 )
-from qguide.training.optimization.objective import Loss, Model, Objective, TrainingConfig
+from qguide.training.optimization.objective import Model, Objective, TrainingConfig
 from qguide.training.optimization.optimizers import build_optimizers, cosine_with_warmup
 from qguide.training.optimization.options import Optimization
 from qguide.training.optimization.training_state import TrainingState
@@ -114,10 +111,11 @@ class Loop(Generic[Model]):
             torch.set_num_threads(optimization.threads)
         hold_frozen(model, optimization)
         self._accelerator = build_accelerator(optimization, output)
+        self._even_passes: EvenPasses | None = None
         if not self._accelerator.is_fsdp2:
             model.to(self.device)
-        elif not objective.one_pass:
-            refuse_recurrent_layers(model)
+        elif not objective.one_pass and EvenPasses.are_needed(model):
+            self._even_passes = EvenPasses(model)
         if optimization.gradient_checkpointing:
             enable_gradient_checkpointing(model)
         self._host: nn.Module = ModelHost(model)
@@ -255,7 +253,7 @@ class Loop(Generic[Model]):
         sums = torch.zeros(3, device=self.device)
         passes = [(item, 1.0) for item in mine.items] + [(item, 0.0) for item in mine.fillers]
         for micro_batch, counts in passes:
-            total, weight = self._host(_parts_of_loss, self.objective.loss, micro_batch)
+            total, weight = self._host(self._parts_of_loss, micro_batch)
             self._accelerator.backward(total if counts else total * 0.0)
             sums[0] += total.detach() * counts
             sums[1] += weight * counts
@@ -263,6 +261,12 @@ class Loop(Generic[Model]):
         # Not by an assignment, which would copy the number and wait for the device.
         sums[2].fill_(self._accelerator.is_main_process and due)
         return sums
+
+    def _parts_of_loss(self, micro_batch: Sequence[int]) -> tuple[Tensor, float]:
+        """The loss as a tuple, in which FSDP finds the tensor."""
+        loss = partial(self.objective.loss, micro_batch)
+        parts = self._even_passes.of(loss) if self._even_passes else loss()
+        return parts.total, parts.weight
 
     def _set_learning_rates(self, steps: int) -> None:
         factor = cosine_with_warmup(self.step, steps=steps, warmup_ratio=self.optimization.warmup_ratio)
@@ -313,9 +317,3 @@ class Loop(Generic[Model]):
     def _save(self) -> None:
         self._state.save(self.step)
         self._saved_at = time.monotonic()
-
-
-def _parts_of_loss(loss: Callable[[Any], Loss], micro_batch: object) -> tuple[Tensor, float]:
-    """The loss as a tuple, in which FSDP finds the tensor."""
-    parts = loss(micro_batch)
-    return parts.total, parts.weight

@@ -162,9 +162,3 @@ def test_the_first_fsdp_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     with pytest.raises(ConfigError, match="--fsdp_version 2"):
         train(tmp_path, 2)
     assert "RANK" not in os.environ
-
-
-@pytest.mark.usefixtures("_fsdp2")
-def test_recurrent_layers_are_refused_where_passes_differ(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="Lfm2Model has recurrent layers"):
-        train(tmp_path, 2, FitByRows, architecture="lfm2")
