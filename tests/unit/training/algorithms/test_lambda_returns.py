@@ -54,7 +54,7 @@ def test_outcomes_alone_need_no_values(tree: Tree) -> None:
     assert lambda_returns(tree, {}, gamma=0.9, gae_lambda=1.0) == pytest.approx(
         {1: 0.9 * (1 + 0.9) / 2, 2: 1.0, 3: 0.9, 4: 1.0, 5: 0.0}
     )
-    with pytest.raises(ConfigError, match="node 4 has no value of a model"):
+    with pytest.raises(ConfigError, match=r"^node 4 .*gae_lambda .*qnet, .*gae_lambda to 1"):
         lambda_returns(tree, {}, gamma=0.9, gae_lambda=0.95)
-    with pytest.raises(EmptyTreeError, match="more draws"):
+    with pytest.raises(EmptyTreeError, match=r"draws$"):
         lambda_returns(Tree("nothing yet"), {}, gamma=0.9, gae_lambda=1.0)

@@ -79,7 +79,7 @@ def test_what_stopping_saves_is_told_in_tokens_of_a_tokenizer(tmp_path: Path) ->
     told = json.loads(RunFolder(config.output).metrics.read_text())["all"]["stopping"]
     assert [row["go_on"] for row in told] == [1, 2, 3, 4]
     assert 16 < told[-1]["random"]["tokens"] < 20  # an attempt writes four words, or five where it fails
-    with pytest.raises(ConfigError, match="is no tokenizer"):
+    with pytest.raises(ConfigError, match=r"none\.json .*tokenizer\.json$"):
         run_choose_recorded(mint(tmp_path, tokenizer=tmp_path / "none.json", output=tmp_path / "none"))
 
 
@@ -101,7 +101,7 @@ def test_q_chooses_among_families_that_it_has_not_learned_from(tmp_path: Path) -
 
 
 def test_an_attempt_that_had_ended_is_no_candidate(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="no two of 144 attempts"):
+    with pytest.raises(ConfigError, match=r"144 .* 0 actions .* 2 turns"):
         run_choose_recorded(mint(tmp_path, turns=2))
 
 
@@ -139,14 +139,14 @@ def test_rules_read_the_calls_of_every_form(tmp_path: Path) -> None:
 def test_runs_of_recorded_groups_are_read(tmp_path: Path) -> None:
     groups = configure(tmp_path, turns="all")
     run_recorded_groups(groups)
-    with pytest.raises(ConfigError, match="in a fold"):
+    with pytest.raises(ConfigError, match=r"\* .* 9 candidates .*family_folds"):
         run_choose_recorded(
             ChooseRecordedConfig(source=(groups.output,), output=tmp_path / "chosen", candidates=9, observed=True)
         )
 
 
 def test_a_seed_twice_is_refused() -> None:
-    with pytest.raises(ValueError, match="a seed twice"):
+    with pytest.raises(ValueError, match=r"trainings \(1, 1\) "):
         ChooseRecordedConfig(source=(Path("x"),), output=Path("y"), trainings=(1, 1))
 
 
@@ -159,7 +159,7 @@ def test_what_is_learned_in_one_part_may_be_judged_in_another(tmp_path: Path) ->
     decided = told["until_decided"]
     assert decided["votes"]["reward"] == means["majority"]
     assert 0 < decided["votes"]["written"] <= 1
-    with pytest.raises(ConfigError, match="no state of code"):
+    with pytest.raises(ConfigError, match=r"code\* .* 4 candidates .*family_folds"):
         run_choose_recorded(mint(tmp_path, judged_in=("code*",), output=tmp_path / "none"))
 
 
@@ -249,7 +249,7 @@ def test_whole_attempts_are_chosen_by_how_they_ended(tmp_path: Path) -> None:
         source=(tmp_path / "runs",), output=tmp_path / "out", finished=True, answer=re.compile("four"), **SMALL
     )
     assert run_choose_recorded(config)["valid"] == 1.0
-    with pytest.raises(ValueError, match="after = 1 is of attempts that go on"):
+    with pytest.raises(ValueError, match=r"after = 1 .*finished"):
         ChooseRecordedConfig(**{**dict(config), "after": 1})
 
 
@@ -258,7 +258,7 @@ def test_a_record_without_an_episode_is_not_left_out_in_silence(tmp_path: Path) 
     with (tmp_path / "runs" / "chats.jsonl").open("a") as file:
         file.write('{"messages": [], "reward": 1}\n')
     config = ChooseRecordedConfig(source=(tmp_path / "runs",), output=tmp_path / "out", **SMALL)
-    with pytest.raises(RecordError, match="line 13: it has no messages; correct it, or"):
+    with pytest.raises(RecordError, match=r"line 13: .*messages; .*--skip-bad or --set skip_bad=true"):
         run_choose_recorded(config)
 
 

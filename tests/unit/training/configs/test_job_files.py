@@ -51,7 +51,11 @@ def test_a_file_says_only_where_it_differs_from_another(job_file: Path, name: st
 
 @pytest.mark.parametrize(
     ("base", "message"),
-    [('"job.toml"', "extend each other"), ("3", "name a file, relative to this one"), ('"none.toml"', "existing file")],
+    [
+        ('"job.toml"', r"job\.toml -> .*job\.toml .*`extends`"),
+        ("3", r"job\.toml: extends is 3;"),
+        ('"none.toml"', r"none\.toml: .* --config "),
+    ],
 )
 def test_a_file_that_extends_what_it_cannot_is_refused(job_file: Path, base: str, message: str) -> None:
     job_file.write_text(f"extends = {base}\n")
@@ -81,13 +85,13 @@ def test_options_win_over_the_file_and_overrides_over_options(job_file: Path) ->
 @pytest.mark.parametrize(
     ("overrides", "message"),
     [
-        (["stepz=1"], "stepz: there is no such field; the fields are inner, output, steps"),
-        (["inner.rat=1"], "inner.rat: there is no such field; the fields are names, rate"),
-        (["inner.rate=-1"], r"inner.rate = -1: .*greater than 0; .*--set inner.rate="),
+        (["stepz=1"], "stepz: .* inner, output, steps$"),
+        (["inner.rat=1"], r"inner\.rat: .* names, rate$"),
+        (["inner.rate=-1"], r"inner\.rate = -1: .* 0; .*--set inner\.rate="),
         (["inner.names=[1]"], r"inner.names.0 = 1: .*--set inner.names="),
-        (["steps"], "'steps' has no value"),
-        (["inner..rate=1"], "part of the name is empty"),
-        (["steps.rate=1"], "steps is 5, not a table"),
+        (["steps"], "--set 'steps' .*field=value"),
+        (["inner..rate=1"], r"--set 'inner\.\.rate': .*table\.field=value"),
+        (["steps.rate=1"], r"^steps\.rate: steps is 5, .*table"),
     ],
 )
 def test_a_mistake_is_named_with_its_remedy(job_file: Path, overrides: list[str], message: str) -> None:
@@ -112,28 +116,26 @@ def test_a_table_of_options_leaves_the_other_defaults_of_its_job(
 
 
 def test_every_mistake_is_named_at_once(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match=r"(?s)output: is missing.*steps = 'many'"):
+    with pytest.raises(
+        ConfigError, match=r"(?s)output: .* --set output=….*steps = 'many': .*integer, .* --set steps=…"
+    ):
         load_config(Job, None, ["steps=many"])
 
 
 def test_a_file_that_is_not_there_or_no_toml_is_named(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match=r"no\.toml: No such file"):
+    with pytest.raises(ConfigError, match=r"no\.toml: .* --config "):
         load_config(Job, tmp_path / "no.toml")
     broken = tmp_path / "broken.toml"
     broken.write_text("steps = = 3")
-    with pytest.raises(ConfigError, match=r"broken\.toml is not valid TOML"):
+    with pytest.raises(ConfigError, match=r"broken\.toml .*TOML: .*line 1, column 9"):
         load_config(Job, broken)
 
 
 @pytest.mark.parametrize(
     ("kind", "override", "message"),
     [
-        (
-            ExploreConfig,
-            "exploration.own_steps=3",
-            "exploration.own_steps: there is no such field; the fields are .*policy_prefix_steps",
-        ),
-        (LabelConfig, "teacher=expert", "teacher: there is no such field"),
+        (ExploreConfig, "exploration.own_steps=3", r"exploration\.own_steps: .*policy_prefix_steps"),
+        (LabelConfig, "teacher=expert", "teacher: .* gae_lambda, "),
     ],
 )
 def test_an_unknown_field_is_refused_with_those_that_there_are(

@@ -55,24 +55,24 @@ def test_a_system_message_comes_before_every_state() -> None:
 
 
 def test_nothing_is_taken_after_the_end() -> None:
-    with pytest.raises(ValidationError, match="node 3 was taken after node 1 had ended"):
+    with pytest.raises(ValidationError, match=r"node 3 .*node 1 .*ended"):
         groups(SECOND, FIRST)
 
 
 def test_two_actions_of_one_state_are_not_both_taken() -> None:
     row = groups(FIRST).model_dump()
     row["nodes"][0]["taken"] = True
-    with pytest.raises(ValidationError, match="node 2 was taken after node 0"):
+    with pytest.raises(ValidationError, match=r"node 2 .*node 0, .*node 1"):
         TreeRow.model_validate(row)
 
 
 @pytest.mark.parametrize(
     ("node", "changes", "complaint"),
     [
-        (0, {"action": "Thought: Hm.\nAction: look"}, "'look' among the candidates of node 0 twice"),
-        (0, {"rollouts": ()}, "holds no decision groups"),
-        (1, {"taken": False}, "node 3 was taken after node 2"),
-        (2, {"taken": False}, "holds no decision groups"),
+        (0, {"action": "Thought: Hm.\nAction: look"}, "'look' .*node 0 .*twice"),
+        (0, {"rollouts": ()}, r"\bt .*groups, .*`qguide groups`"),
+        (1, {"taken": False}, "line 1: .*node 3 .*node 2, .*node 0"),
+        (2, {"taken": False}, r"\bt .*groups, .*`qguide groups`"),
     ],
 )
 def test_a_tree_whose_states_were_not_decided_is_refused(

@@ -91,16 +91,16 @@ def test_scores_change_no_label_of_another_target(tmp_path: Path) -> None:
 
 def test_judges_are_never_mixed(tmp_path: Path) -> None:
     both = row("a", scores=[(0, "a", 0.4)], judges=(JUDGE, "q@judge-2"))
-    with pytest.raises(ConfigError, match=r"several judges \(q@judge-1, q@judge-2\)"):
+    with pytest.raises(ConfigError, match=r"\(q@judge-1, q@judge-2\); .*judge"):
         label(tmp_path, both)
     assert scores_of(label(tmp_path / "other", both, judge="q@judge-2")) == {("a",): 0.4}
-    with pytest.raises(ConfigError, match="judge is 'x', but the trees have scores of"):
+    with pytest.raises(ConfigError, match=r"judge is 'x', .* q@judge-1, q@judge-2$"):
         label(tmp_path / "x", both, judge="x")
 
 
 def test_trees_without_a_judge_are_refused_with_the_remedy(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="no tree has a judge's scores; serve with a judge"):
+    with pytest.raises(ConfigError, match="QGUIDE_EPISODES_DIR"):
         label(tmp_path, row("a", scores=[]))
     other = row("a", scores=[]).model_copy(update={"values": {"no judge:x": (0.5,)}})
-    with pytest.raises(ConfigError, match="no tree has a judge's scores"):
+    with pytest.raises(ConfigError, match="QGUIDE_EPISODES_DIR"):
         label(tmp_path / "other", other)

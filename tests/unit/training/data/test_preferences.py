@@ -36,17 +36,17 @@ def test_a_pair_survives_its_line() -> None:
 @pytest.mark.parametrize(
     ("changes", "said"),
     [
-        ({"rejected_value": 0.5}, "chosen_value 0.5 is not above rejected_value 0.5"),
-        ({"rejected": [turn("assistant", "Action: go")]}, "have the same action 'go'"),
-        ({"rejected": [turn("user", "stay")]}, "rejected has the roles user"),
-        ({"chosen": [turn("assistant", "a"), turn("user", "b")]}, "chosen ends with an observation"),
+        ({"rejected_value": 0.5}, r"chosen_value 0\.5 .*rejected_value 0\.5"),
+        ({"rejected": [turn("assistant", "Action: go")]}, "action 'go'"),
+        ({"rejected": [turn("user", "stay")]}, "rejected .*roles .*user; .*alternate"),
+        ({"chosen": [turn("assistant", "a"), turn("user", "b")]}, "chosen .*observation, .*reply"),
         (
             {"chosen": [turn("assistant", "a"), turn("user", "b"), turn("assistant", "c")]},
-            "chosen has 3 messages and rejected 1",
+            "level is 'step', .* 3 .*rejected 1;",
         ),
-        ({"messages": []}, "at least 1 item"),
-        ({"mistakes": [1]}, r"mistakes are \(1,\), but chosen has 1 replies"),
-        ({"mistakes": [0]}, "all 1 replies of chosen are mistakes"),
+        ({"messages": []}, r"messages\n.*too_short"),
+        ({"mistakes": [1]}, r"mistakes .*\(1,\), .* 1 replies"),
+        ({"mistakes": [0]}, "1 replies .*mistakes, "),
     ],
 )
 def test_what_compares_nothing_is_refused(changes: dict[str, Any], said: str) -> None:

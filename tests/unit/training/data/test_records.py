@@ -41,8 +41,8 @@ def test_a_tree_comes_back_from_its_row() -> None:
 @pytest.mark.parametrize(
     ("nodes", "complaint"),
     [
-        ((node(2, 0, 1),), "has the id 2"),
-        ((node(1, 2, 1), node(2, 0, 1)), "before its parent"),
+        ((node(2, 0, 1),), "node 1 .*id 2"),
+        ((node(1, 2, 1), node(2, 0, 1)), "node 1 .*parent 2"),
         ((node(1, 0, 2),), "depth 2"),
     ],
 )
@@ -55,7 +55,7 @@ def test_a_column_has_a_value_for_each_node() -> None:
     fields = {"first_observation": "x", "nodes": (node(1, 0, 1), node(2, 0, 1)), "draws": 1}
     row = TreeRow(**TASK, **fields, values={"visits": (3, None)})
     assert tree_from_row(row).values == {"visits": {1: 3.0}}
-    with pytest.raises(ValidationError, match="'mcts' has 1 values for 2 nodes"):
+    with pytest.raises(ValidationError, match=r"'mcts' .* 1 values .* 2 nodes"):
         TreeRow(**TASK, **fields, values={"mcts": (0.5,)})
 
 
@@ -64,7 +64,7 @@ def test_nothing_follows_a_candidate_that_nobody_took() -> None:
     row = TreeRow(**TASK, first_observation="x", nodes=(untried, node(2, 0, 1)), draws=1)
     assert [each.id for each in row.tried] == [2]
     assert [each.id for each in without_untried(tree_from_row(row)).nodes] == [1]
-    with pytest.raises(ValidationError, match="node 2 follows a candidate that was not tried"):
+    with pytest.raises(ValidationError, match=r"node 2 .*tried"):
         TreeRow(**TASK, first_observation="x", nodes=(untried, node(2, 1, 2)), draws=1)
 
 
@@ -73,5 +73,5 @@ def test_a_tree_without_labels_trains_nothing() -> None:
     judged = row.model_copy(update={"values": {"judge:j@1": (0.5,)}})
     earning = row.model_copy(update={"values": {EARNED: (0.5,)}})
     for unlabelled in (row, judged, earning):
-        with pytest.raises(RecordError, match="0 columns of labels"):
+        with pytest.raises(RecordError, match=r"mug-1 .* 0 columns .*`qguide label`"):
             labelled_tree(unlabelled)

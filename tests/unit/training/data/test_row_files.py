@@ -81,7 +81,7 @@ def test_rows_are_exported_to_an_address_and_read_back(tmp_path: Path) -> None:
     assert run_export_data(config)["rows"] == 10
     assert list(read_rows(output, TreeRow)) == list(read_rows(trees, TreeRow))
     assert row_files(ADDRESS) == [output]
-    with pytest.raises(ConfigError, match="exists; choose another output"):
+    with pytest.raises(ConfigError, match=r"bucket/trees\.parquet exists;"):
         run_export_data(config)
 
 
@@ -95,7 +95,7 @@ def test_an_export_that_fails_leaves_nothing(tmp_path: Path) -> None:
     for output in (ADDRESS / "rows.jsonl", tmp_path / "rows.jsonl"):
         with pytest.raises(ZeroDivisionError):
             fail_while_writing(output)
-        with pytest.raises(RecordError, match="does not exist"):
+        with pytest.raises(RecordError, match=f"{output} .*exist; "):
             list(read_rows(output, TreeRow))
 
 
@@ -105,11 +105,11 @@ def test_a_job_file_may_name_an_address() -> None:
 
 
 def test_a_source_that_cannot_be_read_is_an_error_with_its_name(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match=r"nowhere://bucket cannot be reached: Protocol"):
+    with pytest.raises(ConfigError, match=r"nowhere://bucket .*nowhere; .*fsspec"):
         list(read_rows(Path("nowhere://bucket"), TreeRow))
     broken = tmp_path / "rows.parquet"
     broken.write_text("no parquet")
-    with pytest.raises(RecordError, match=r"rows\.parquet is not parquet"):
+    with pytest.raises(RecordError, match=r"rows\.parquet .*\(Parquet "):
         list(read_rows(broken, TreeRow))
     other = tmp_path / "other.jsonl"
     other.write_text('{"one": 1}\n')
@@ -141,7 +141,7 @@ def test_a_file_that_changes_while_it_is_read_is_refused(tmp_path: Path) -> None
     store = RowStore(TreeRow)
     [first, *_] = [place for place, _ in store.add(trees)]
     (trees / "rows.jsonl").write_text(json.dumps({}) + "\n")
-    with pytest.raises(RecordError, match="was changed while it was read"):
+    with pytest.raises(RecordError, match=r"rows\.jsonl .*changed"):
         store.read(first)
 
 
@@ -201,14 +201,14 @@ def test_a_store_that_is_locked_is_an_error_with_its_address(tmp_path: Path) -> 
 def test_columns_of_another_shape_are_refused(tmp_path: Path, columns: dict[str, list[object]]) -> None:
     path = tmp_path / "rows.parquet"
     pyarrow.parquet.write_table(pyarrow.table(columns), path)
-    with pytest.raises(RecordError, match=r"rows\.parquet: its columns are not those of a TreeRow"):
+    with pytest.raises(RecordError, match=r"rows\.parquet: .*TreeRow \(.*`qguide export-data --format parquet`"):
         list(read_rows(path, TreeRow))
 
 
 def test_a_job_writes_no_folder_at_an_address() -> None:
     config = LabelConfig(trees=(ADDRESS,), output=ADDRESS / "labels")
     with (
-        pytest.raises(ConfigError, match=r"output is memory://bucket/labels, but a job writes"),
+        pytest.raises(ConfigError, match=r"output .*memory://bucket/labels, .*`qguide export-data`"),
         open_run(config.output, config),
     ):
         pass

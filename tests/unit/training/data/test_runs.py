@@ -81,7 +81,7 @@ def test_a_whole_last_line_without_its_newline_is_kept(tmp_path: Path) -> None:
 def test_a_wrong_row_names_its_file_line_and_field(tmp_path: Path) -> None:
     path = tmp_path / "rows.jsonl"
     path.write_text('{"task_id": "one"}\n{"task_id": "two", "reward": "much"}\n')
-    with pytest.raises(RecordError, match=r"rows\.jsonl, line 2: reward: .*expected a .*Row"):
+    with pytest.raises(RecordError, match=r"rows\.jsonl, line 2: reward: .*Row"):
         list(read_rows(path, Row))
 
 
@@ -94,7 +94,7 @@ def test_a_torn_line_in_the_middle_is_an_error(tmp_path: Path) -> None:
 
 def test_a_missing_file_holds_no_finished_task_but_cannot_be_read(tmp_path: Path) -> None:
     assert finished_task_ids(tmp_path / "none.jsonl") == set()
-    with pytest.raises(RecordError, match="does not exist"):
+    with pytest.raises(RecordError, match=r"none\.jsonl .*exist; .*job"):
         list(read_rows(tmp_path / "none.jsonl", Row))
 
 
@@ -106,7 +106,7 @@ def enter(folder: Path, config: BaseModel, **options: Any) -> RunFolder:
 
 def test_a_folder_takes_one_job_at_a_time(tmp_path: Path) -> None:
     config = Config(output=tmp_path)
-    with open_run(tmp_path, config), pytest.raises(ConfigError, match="another job is working in"):
+    with open_run(tmp_path, config), pytest.raises(ConfigError, match=r"job .*output"):
         enter(tmp_path, config)
     assert enter(tmp_path, config).path == tmp_path
 
@@ -131,7 +131,7 @@ def test_a_job_that_was_killed_leaves_its_folder_open(tmp_path: Path) -> None:
     with subprocess.Popen(command, stdout=subprocess.PIPE) as job:
         assert job.stdout is not None
         assert job.stdout.readline() == b"working\n"
-        with pytest.raises(ConfigError, match="another job is working in"):
+        with pytest.raises(ConfigError, match=r"job .*output"):
             enter(tmp_path, Inner())
         job.kill()
     assert enter(tmp_path, Inner(), may_change={"width"}).path == tmp_path
@@ -152,7 +152,7 @@ def test_a_resume_may_change_what_does_not_change_the_rows(tmp_path: Path) -> No
 def test_a_resume_under_another_config_names_the_field_and_both_values(tmp_path: Path) -> None:
     run = enter(tmp_path, Config(output=tmp_path))
     write(run.metrics, "one")
-    with pytest.raises(ConfigError, match=r"inner\.width was 2 and is 3"):
+    with pytest.raises(ConfigError, match=r": inner\.width was 2 .* 3; "):
         enter(tmp_path, Config(output=tmp_path, inner=Inner(width=3)))
 
 
@@ -162,13 +162,13 @@ def test_a_run_that_failed_before_it_wrote_anything_starts_under_another_config(
     enter(tmp_path, Config(output=tmp_path, inner=Inner(width=3)))
     assert json.loads(run.config.read_text())["inner"] == {"width": 3}
     (tmp_path / "state-000001").mkdir()
-    with pytest.raises(ConfigError, match=r"inner\.width was 3 and is 2; .* or remove this one"):
+    with pytest.raises(ConfigError, match=r": inner\.width was 3 .* 2; "):
         enter(tmp_path, Config(output=tmp_path))
 
 
 def test_rows_without_a_config_are_not_taken_for_a_run(tmp_path: Path) -> None:
     write(tmp_path / "rows.jsonl", "one")
-    with pytest.raises(ConfigError, match="cannot be resumed"):
+    with pytest.raises(ConfigError, match=r"rows\.jsonl .*config\.json, .*resumed"):
         enter(tmp_path, Config(output=tmp_path))
 
 
@@ -182,14 +182,11 @@ def test_a_run_with_a_file_that_has_no_end_is_not_resumed(tmp_path: Path, name: 
     place.parent.mkdir(exist_ok=True)
     place.unlink(missing_ok=True)
     place.symlink_to("/dev/full")
-    with (
-        pytest.raises(ConfigError, match=f"{name} is a device or a pipe.*; remove it, or choose"),
-        open_run(tmp_path, config),
-    ):
+    with pytest.raises(ConfigError, match=f"{name} .*device .*pipe"), open_run(tmp_path, config):
         pass
     place.unlink()
     os.mkfifo(place)
-    with pytest.raises(ConfigError, match="is a device or a pipe"), open_run(tmp_path, config):
+    with pytest.raises(ConfigError, match=r"json.* .*device .*pipe"), open_run(tmp_path, config):
         pass
 
 
@@ -213,5 +210,5 @@ def test_a_file_of_a_run_that_has_no_end_is_not_read(
             (tmp_path / name).symlink_to("/dev/full")
         else:
             os.mkfifo(tmp_path / name)
-    with pytest.raises(RecordError, match="is a device or a pipe"):
+    with pytest.raises(RecordError, match=r"json.* .*device .*pipe;"):
         read(RunFolder(tmp_path))

@@ -131,10 +131,10 @@ def test_groups_value_nothing_without_branches_and_by_snapshots_everything(tmp_p
 
 def test_jobs_that_cannot_do_without_branches_say_so(tmp_path: Path) -> None:
     config = RroConfig(output=tmp_path / "rro", environment=table("NoisyLamp"))
-    with pytest.raises(ConfigError, match=r"rro needs branches.*no snapshots; collect"):
+    with pytest.raises(ConfigError, match=r"rro .*NoisyLamp .* 1 actions, .*StepResult.*collect"):
         run_rro(config, policy=Presser(), console=Console(quiet=True))
     search = ExploreConfig(output=tmp_path / "mcts", environment=table("NoisyLamp"), strategy="mcts")
-    with pytest.raises(ConfigError, match="use strategy = 'expand'"):
+    with pytest.raises(ConfigError, match=r"'mcts' .*expert .* strategy = 'expand'"):
         run_explore(search, policy=Presser(), console=Console(quiet=True))
 
 
@@ -152,11 +152,11 @@ def test_a_known_path_is_answered_from_its_records_and_left_by_a_snapshot() -> N
     for episode in (one, other):
         episode.close()
         episode.close()
-    with pytest.raises(EnvironmentFailureError, match="reset first"):
+    with pytest.raises(EnvironmentFailureError, match=r"^step\('look'\): .*reset"):
         branches().step("look")
 
 
 def test_snapshots_that_an_environment_does_not_have_fail_the_task() -> None:
     suite = build_selected_suite(table("NoisyLamp"))
-    with pytest.raises(EnvironmentFailureError, match="no snapshot and restore"):
+    with pytest.raises(EnvironmentFailureError, match=r'AdaptedEpisode .*snapshot .*restore; .*branching to "none"'):
         SnapshotBranches(lambda: suite.make(suite.tasks[0]))().reset()

@@ -33,5 +33,5 @@ def test_few_shot_turns_of_a_table_are_read_beside_the_rows(tmp_path: Path) -> N
 def test_unknown_few_shot_turns_are_refused(tmp_path: Path, table: object) -> None:
     if table is not None:
         (tmp_path / "config.json").write_text(json.dumps({"environment": table}))
-    with pytest.raises(ConfigError, match="name the run folder of `groups`"):
+    with pytest.raises(ConfigError, match=r"GymLamp, .*`groups`, .*config\.json"):
         chat_of_rows(tmp_path, LAMP)

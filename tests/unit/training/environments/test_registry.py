@@ -66,9 +66,9 @@ def test_a_job_reads_and_writes_the_table_of_what_it_names(tmp_path: Path) -> No
 
 def test_an_unknown_field_lists_those_of_the_environment() -> None:
     overrides = ["output=out", "environment.name=fake", "environment.games=there"]
-    with pytest.raises(ConfigError, match=r"environment\.games: there is no .* count, first_seed"):
+    with pytest.raises(ConfigError, match=r"environment\.games: .* count, first_seed"):
         load_config(ExploreConfig, None, overrides)
-    with pytest.raises(ConfigError, match=r"games: there is no such field.*count, first_seed"):
+    with pytest.raises(ConfigError, match=r"games: .* count, first_seed"):
         read_environment({"name": "fake", "games": "there"})
 
 

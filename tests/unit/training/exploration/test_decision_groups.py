@@ -64,7 +64,7 @@ def played(make: Callable[[], Corners]) -> PlayedDecisions:
 
 
 def test_candidates_of_another_world_are_refused() -> None:
-    with pytest.raises(EnvironmentFailureError, match="differs after 1 actions: 'World"):
+    with pytest.raises(EnvironmentFailureError, match=r"1 actions: 'World 1\.' .*'World 0\.';"):
         played(lambda: Corners(noisy=True))
 
 

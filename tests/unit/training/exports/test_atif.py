@@ -62,5 +62,5 @@ def test_import_reads_what_export_wrote(tmp_path: Path) -> None:
 def test_other_rows_are_refused(tmp_path: Path) -> None:
     source = tmp_path / "rows.jsonl"
     source.write_text('{"chosen_value": 1}\n')
-    with pytest.raises(ConfigError, match="atif reads episodes"):
+    with pytest.raises(ConfigError, match=r"PreferenceRow, .*atif .*`qguide import` .*`qguide collect`"):
         run_export_data(ExportConfig(source=source, output=tmp_path / "x", format="atif"))

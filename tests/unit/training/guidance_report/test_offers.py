@@ -76,7 +76,7 @@ def test_bad_rows_are_noted_and_left_out(tmp_path: Path) -> None:
 
 
 def test_a_folder_without_offers_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(RecordError, match=r"has no offers-\*\.jsonl; name the folder"):
+    with pytest.raises(RecordError, match=r"offers-\*\.jsonl; .*QGUIDE_EPISODES_DIR"):
         offer_files([tmp_path])
 
 

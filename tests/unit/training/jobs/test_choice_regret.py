@@ -115,7 +115,7 @@ def test_other_weights_in_the_same_place_are_refused(tmp_path: Path, field: str)
     rows = (tmp_path / "out" / "rows.jsonl").read_bytes()
     shutil.rmtree(models[0])
     models[1].rename(models[0])
-    with pytest.raises(ConfigError, match=f"{field}_sha256 was '.+' and is '.+'"):
+    with pytest.raises(ConfigError, match=f": {field}_sha256 was '.+' .*'.+';"):
         run_choice_regret(config)
     assert (tmp_path / "out" / "rows.jsonl").read_bytes() == rows
 
@@ -123,13 +123,13 @@ def test_other_weights_in_the_same_place_are_refused(tmp_path: Path, field: str)
 def test_groups_without_a_choice_are_refused(tmp_path: Path, groups: Path) -> None:
     with JsonlWriter(tmp_path / "none" / "rows.jsonl"):
         pass
-    with pytest.raises(ConfigError, match="no decision between several candidates"):
+    with pytest.raises(ConfigError, match=r"none: .*decision .*`qguide groups`"):
         run_choice_regret(configure(tmp_path / "out", tmp_path / "none"), scorer=LikesTheLast())
 
 
 @pytest.mark.parametrize("changes", [{"policy": "embedded"}, {"qnet": ""}])
 def test_exactly_one_scorer_is_named(tmp_path: Path, groups: Path, changes: dict[str, object]) -> None:
-    with pytest.raises(ValidationError, match="name exactly one of them"):
+    with pytest.raises(ValidationError, match=r"qnet is '.*' .*policy '.*'; .*one"):
         configure(tmp_path, groups, **changes)
 
 
@@ -171,7 +171,7 @@ def test_draws_are_kept_where_the_upstream_fails(tmp_path: Path) -> None:
         draws = PolicyDraws(n=2, parallel=1)
         own = {"qnet": "", "policy": "upstream:demo", "draws": draws}
         config = configure(tmp_path / "out", groups, upstreams=hosted(url), **own)
-        with pytest.raises(UpstreamError, match="upstream demo refused"):
+        with pytest.raises(UpstreamError, match=r"demo .*401\. .*resume$"):
             run_choice_regret(config)
         fake.fault = ""
         assert run_choice_regret(config)["episodes"] == 3
@@ -181,5 +181,5 @@ def test_draws_are_kept_where_the_upstream_fails(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("policy", ["upstream:other", "http://host/v1"])
 def test_a_hosted_policy_has_to_be_there(tmp_path: Path, policy: str) -> None:
-    with pytest.raises(ValidationError, match=r"no table|names no model"):
+    with pytest.raises(ValidationError, match=r"\[upstreams\.other\]|http://HOST:PORT/v1#MODEL"):
         configure(tmp_path, tmp_path, qnet="", policy=policy)

@@ -77,12 +77,12 @@ def test_each_row_shows_on_how_many_tasks_it_is_paired(tmp_path: Path) -> None:
 
 def test_a_baseline_that_was_not_played_is_named_with_those_that_were(tmp_path: Path) -> None:
     evaluate(tmp_path / "a", seeds=(0,), methods=("sample",))
-    with pytest.raises(ConfigError, match=r"no episodes of 'greedy'; --against takes sample"):
+    with pytest.raises(ConfigError, match=r"'greedy'; --against .*sample$"):
         run_compare([tmp_path / "a"], "greedy", None, console=QUIET)
 
 
 def test_a_folder_without_results_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(RecordError, match=r"results\.json has no valid results"):
+    with pytest.raises(RecordError, match=r"results\.json .*`qguide evaluate`"):
         run_compare([tmp_path], "greedy", None, console=QUIET)
 
 

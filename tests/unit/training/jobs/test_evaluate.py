@@ -113,9 +113,9 @@ def test_a_method_of_ones_own_is_played_beside_ours(tmp_path: Path, monkeypatch:
 @pytest.mark.parametrize(
     ("method", "said"),
     [
-        ("shortest", "there is no method 'shortest'; name one of greedy, sample"),
-        ("nowhere_at_all:shortest", "cannot be imported: ModuleNotFoundError"),
-        ("json:__name__", "is 'json'; name a function of"),
+        ("shortest", "'shortest'; .*greedy, sample"),
+        ("nowhere_at_all:shortest", "'nowhere_at_all:shortest' .*: ModuleNotFoundError"),
+        ("json:__name__", r"'json:__name__' is 'json'; .*\(play, seed, task_id\)"),
     ],
 )
 def test_a_method_that_is_none_is_refused_before_anything_is_played(tmp_path: Path, method: str, said: str) -> None:

@@ -67,7 +67,7 @@ def test_a_search_writes_its_counts_and_values_whatever_runs_beside_it(tmp_path:
 
 
 def test_a_search_takes_no_guide(tmp_path: Path) -> None:
-    with pytest.raises(ValidationError, match="a search takes none of them"):
+    with pytest.raises(ValidationError, match=r"strategy is 'mcts', .*guide, rollouts .*expert"):
         configure(tmp_path, strategy="mcts", guide="embedded")
 
 
@@ -130,7 +130,7 @@ def test_a_finished_run_draws_nothing_more(tmp_path: Path) -> None:
 
 def test_a_resume_with_another_tree_shape_is_refused(tmp_path: Path) -> None:
     explore(configure(tmp_path))
-    with pytest.raises(ConfigError, match=r"exploration\.width was 2 and is 3"):
+    with pytest.raises(ConfigError, match=r"; exploration\.width was 2 .* 3;"):
         explore(configure(tmp_path, exploration=Exploration(width=3, max_steps=12, max_draws=12)))
 
 
@@ -175,7 +175,7 @@ def test_an_expert_of_other_games_fails_its_tasks_and_says_so(tmp_path: Path) ->
     with JsonlWriter(tmp_path / "expert" / "rows.jsonl") as writer:
         writer.write(foreign)
     config = configure(tmp_path / "trees", expert=(tmp_path / "expert",), count=1)
-    with pytest.raises(EnvironmentFailureError, match=r"all 1 tasks failed; .* corridor:0"):
+    with pytest.raises(EnvironmentFailureError, match=r"1 tasks .* corridor:0: .* 1 actions"):
         explore(config)
 
 
@@ -260,12 +260,12 @@ def test_an_expert_plays_on_after_a_policys_deviations(tmp_path: Path) -> None:
 
 
 def test_rollouts_by_another_policy_have_to_be_greedy(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match="set greedy_rollout to true"):
+    with pytest.raises(ValueError, match=r"rollouts is 'expert' .*greedy_rollout to true"):
         configure(tmp_path, rollouts="expert")
 
 
 def test_a_guide_needs_something_to_choose_among(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match="set candidates to 2 or more"):
+    with pytest.raises(ValueError, match=r"guide is 'embedded' .*candidates to 2"):
         configure(tmp_path, guide="embedded", exploration=Exploration(candidates=1))
 
 

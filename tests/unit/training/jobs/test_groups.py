@@ -89,12 +89,12 @@ def test_no_continuation_outlives_the_limit_of_the_episode(tmp_path: Path) -> No
 
 def test_a_run_is_not_resumed_under_another_total_limit(tmp_path: Path) -> None:
     play(configure(tmp_path))
-    with pytest.raises(ConfigError, match=r"decisions\.total_steps was None and is 9"):
+    with pytest.raises(ConfigError, match=r": decisions\.total_steps was None .* 9;"):
         play(configure(tmp_path, decisions=Decisions(max_steps=8, horizon=12, total_steps=9)))
 
 
 def test_a_total_limit_below_the_episodes_own_is_refused() -> None:
-    with pytest.raises(ValidationError, match="total_steps is 9, but an episode has up to"):
+    with pytest.raises(ValidationError, match=r"total_steps is 9, .*max_steps = 10 "):
         Decisions(max_steps=10, total_steps=9)
 
 
@@ -131,7 +131,7 @@ def test_a_killed_run_is_resumed_without_losing_or_repeating_a_task(tmp_path: Pa
     with (tmp_path / "killed" / "rows.jsonl").open("ab") as file:
         file.write(b'{"task_id": "corr')
     assert play(config) == whole
-    with pytest.raises(ConfigError, match=r"continuation\.repetitions was 2 and is 3"):
+    with pytest.raises(ConfigError, match=r": continuation\.repetitions was 2 .* 3;"):
         play(configure(tmp_path / "killed", continuation=Continuation(by="policy", repetitions=3)))
 
 
@@ -183,22 +183,28 @@ def test_an_expert_values_mistakes_by_the_way_back_from_them(tmp_path: Path) -> 
 
 
 def test_a_corridor_has_no_expert(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="'fake' has no expert"):
+    with pytest.raises(ConfigError, match=r"'fake' .*expert; .*policy's"):
         play(configure(tmp_path, continuation=Continuation()))
 
 
 def test_a_run_in_which_no_task_can_be_played_says_why(tmp_path: Path) -> None:
-    with pytest.raises(EnvironmentFailureError, match="corridor:0 leaves no room for a reply"):
+    with pytest.raises(EnvironmentFailureError, match=r"corridor:0 .*room .*context"):
         play(configure(tmp_path), Speechless())
 
 
 @pytest.mark.parametrize(
     ("changes", "complaint"),
     [
-        ({"qnet": "embedded"}, "name a qnet if one of the two"),
-        ({"continuation": {"by": "guided"}}, "name a qnet if one of the two"),
-        ({"continuation": {"by": "expert", "repetitions": 2}}, "all of them would be equal"),
-        ({"continuation": {"by": "policy", "temperature": 0, "repetitions": 2}}, "all of them would be equal"),
+        (
+            {"qnet": "embedded"},
+            "qnet is '', .*'policy'; .*\"guided\"|qnet is 'embedded', .*'random' .*'policy'; .*\"guided\"",
+        ),
+        ({"continuation": {"by": "guided"}}, "qnet is '', .*'guided'; .*\"guided\""),
+        ({"continuation": {"by": "expert", "repetitions": 2}}, 'repetitions is 2, .*repetitions to 1, .*"policy"'),
+        (
+            {"continuation": {"by": "policy", "temperature": 0, "repetitions": 2}},
+            'repetitions is 2, .*repetitions to 1, .*"policy"',
+        ),
     ],
 )
 def test_a_configuration_that_contradicts_itself_is_refused(
@@ -224,7 +230,7 @@ def test_more_is_played_on_only_where_outcomes_vary(tmp_path: Path) -> None:
     everywhere = play(configure(tmp_path / "all", continuation=Continuation(by="policy", repetitions=5)))
     assert {count for _, count in rollouts_by_state(everywhere)} == {5}
     assert [node.action for row in rows for node in row.nodes] == [n.action for row in everywhere for n in row.nodes]
-    with pytest.raises(ValidationError, match="first is 5 and repetitions 5; raise repetitions"):
+    with pytest.raises(ValidationError, match=r"first is 5 .*repetitions 5;"):
         Continuation(by="policy", repetitions=5, first=5)
 
 

@@ -146,7 +146,7 @@ def test_a_run_goes_on_after_the_upstream_has_died(tmp_path: Path) -> None:
             run = thread.submit(run_explore, config, console=QUIET)
             while len(fake.asked) <= 40 and not run.done():
                 time.sleep(0.01)
-        with pytest.raises(UpstreamLostError, match=r"upstream demo .* run the same command again"):
+        with pytest.raises(UpstreamLostError, match=r"demo .*\(ConnectError\).* kept .*resume$"):
             run.result()
     before = trees_in(tmp_path / "run")
     assert 0 < len(before) < TASKS
@@ -167,7 +167,7 @@ def test_another_model_does_not_resume_the_run(tmp_path: Path) -> None:
 
 
 def test_a_wrong_key_ends_the_run_at_once(tmp_path: Path) -> None:
-    refused = pytest.raises(UpstreamLostError, match=r"upstream demo refused .* key with 401")
+    refused = pytest.raises(UpstreamLostError, match=r"demo .*401\. .*resume$")
     with serving_corridors(FakeUpstream(fault="401")) as url, refused:
         run_explore(explore_config(tmp_path, hosted(url)), console=QUIET)
 
@@ -205,7 +205,7 @@ def test_requests_that_always_fail_cost_only_their_own_tasks(tmp_path: Path, par
 
 @pytest.mark.parametrize("fault", ["garbage", "429", "500"])
 def test_an_upstream_that_answers_nothing_ends_the_run(tmp_path: Path, fault: Any) -> None:
-    lost = pytest.raises(UpstreamLostError, match="run the same command again to resume")
+    lost = pytest.raises(UpstreamLostError, match=r"demo .* kept .*resume$")
     with serving_corridors(FakeUpstream(fault=fault, faults_after=10)) as url, lost:
         run_explore(explore_config(tmp_path, hosted(url, patience_s=0.5)), console=QUIET)
 
@@ -228,16 +228,16 @@ def test_the_key_is_sent_and_written_nowhere(
 
 def test_a_key_that_is_not_exported_is_named(tmp_path: Path) -> None:
     upstreams = hosted("http://127.0.0.1:1/v1", api_key_variable="NOT_EXPORTED")
-    with pytest.raises(ConfigError, match="variable NOT_EXPORTED is not set; export"):
+    with pytest.raises(ConfigError, match=r"demo: .*NOT_EXPORTED .*api_key_variable"):
         run_explore(explore_config(tmp_path, upstreams), console=QUIET)
 
 
 @pytest.mark.parametrize(
     ("policy", "message"),
     [
-        ("upstream:gpt", r"no table \[upstreams.gpt\]; the job file has upstream:demo"),
-        ("http://127.0.0.1:1/v1", "names no model"),
-        (f"http://me:{KEY}@127.0.0.1:1/v1#m", "a password"),
+        ("upstream:gpt", r"\[upstreams\.gpt\]; .*upstream:demo"),
+        ("http://127.0.0.1:1/v1", "http://HOST:PORT/v1#MODEL"),
+        (f"http://me:{KEY}@127.0.0.1:1/v1#m", r"http://…@127\.0\.0\.1/…: .*config\.json .*api_key_variable"),
     ],
 )
 def test_a_policy_that_cannot_be_found_is_refused_before_the_run(tmp_path: Path, policy: str, message: str) -> None:
@@ -284,7 +284,7 @@ def test_an_evaluation_counts_the_usage_of_all_its_starts(tmp_path: Path) -> Non
     assert first.usage is not None
     assert first.usage.requests == len(fake.asked)
     assert again.usage == first.usage
-    with pytest.raises(ValidationError, match="states no log-probabilities"):
+    with pytest.raises(ValidationError, match=r"policy is 'upstream:demo', .*likeliest"):
         EvaluateConfig(**values | {"methods": ("likeliest",)})
 
 

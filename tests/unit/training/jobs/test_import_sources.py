@@ -38,15 +38,15 @@ def test_only_the_first_bad_records_are_named(tmp_path: Path) -> None:
 
 
 def test_a_source_without_episodes_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="holds no episode"):
+    with pytest.raises(ConfigError, match=r"episodes\.jsonl .*--format:\n  episodes\.jsonl, line 1: messages"):
         imported(tmp_path, [{"messages": None}], skip_bad=True)
 
 
 @pytest.mark.parametrize(
     ("row", "message"),
     [
-        ({"text": "hello"}, "of no known format"),
-        ({"messages": [], "conversations": []}, r"several formats \(messages, sharegpt\)"),
+        ({"text": "hello"}, r"line 1 .*known .*--format \(served, messages"),
+        ({"messages": [], "conversations": []}, r"line 1 .*\(messages, sharegpt\): .*--format"),
     ],
 )
 def test_an_unclear_format_is_refused(tmp_path: Path, row: object, message: str) -> None:
@@ -129,7 +129,7 @@ def served_tree(*nodes: dict[str, object], kind: str = "served") -> dict[str, ob
 def test_actions_without_an_observation_between_them_are_a_bad_record(tmp_path: Path) -> None:
     good = served_tree(served_node(1), served_node(2, observed=[], reward=1))
     rows = [served_tree(served_node(1, observed=[]), served_node(2)), good]
-    with pytest.raises(RecordError, match="line 1: node 1 of the tree of served:1 observed"):
+    with pytest.raises(RecordError, match=r"line 1: node 1 .*served:1 .*observation"):
         imported(tmp_path, rows)
     report = imported(tmp_path, rows, skip_bad=True)
     assert (report.episodes, report.skipped) == (1, 1)
@@ -145,20 +145,20 @@ def test_replies_that_are_not_imitated_are_not_in_trees_either(tmp_path: Path) -
 
 
 def test_a_tree_of_what_nobody_did_is_a_bad_record(tmp_path: Path) -> None:
-    with pytest.raises(RecordError, match="line 1: it has no actions"):
+    with pytest.raises(RecordError, match=r"line 1: .*actions$"):
         imported(tmp_path, [served_tree(served_node(1, tried=False))])
 
 
 def test_a_served_tree_of_version_1_names_the_remedy(tmp_path: Path) -> None:
     old = served_tree(served_node(1)) | {"version": 1}
-    with pytest.raises(RecordError, match=r"line 1: it is a record of version 1; .*convert-records"):
+    with pytest.raises(RecordError, match=r"line 1: .*version 1; .*`qguide convert-records PATH`"):
         imported(tmp_path, [old])
 
 
 def test_candidates_of_decision_groups_are_no_episodes(tmp_path: Path) -> None:
     """Each but the taken one would be an episode that failed."""
     groups = groups_row(([candidate("Action: wait"), candidate("Action: go")], 1))
-    with pytest.raises(RecordError, match="line 1: the tree of t holds decision groups"):
+    with pytest.raises(RecordError, match=r"line 1: .*\bt .*`qguide collect`.*`qguide explore`"):
         imported(tmp_path, [groups.model_dump(mode="json")])
 
 

@@ -272,19 +272,19 @@ def test_step_rewards_of_the_expert_are_kept_over_iterations(expert: Path) -> No
     assert row.values[PROCESS][steps] == explored_of(first)[0].values[PROCESS][steps]
     assert figures["rollouts"] == 5
     other = configure(expert, "3", earlier=(first.output,), rewards=StepRewards(rollouts=2))
-    with pytest.raises(ConfigError, match=r"rewards was .* comparable only by one scorer"):
+    with pytest.raises(ConfigError, match=r"^rewards was {'rollouts': 5, .*'rollouts': 2, .*earlier$"):
         explore(other, Stumbler(2))
 
 
 @pytest.mark.parametrize(
     ("scorer", "changes", "message"),
     [
-        ("upstream:b", {}, r"scorer was 'upstream:a' in .* and is 'upstream:b'"),
+        ("upstream:b", {}, "^scorer was 'upstream:a' .*'upstream:b';"),
         ("upstream:a", {"model": "n"}, "scorer's model was 'm' in .* and is 'n'"),
         ("upstream:a", {"instructions": "Hurry."}, "scorer's instructions was ''"),
-        ("upstream:a", {"parameters": {"top_p": 0.5}}, "scorer's parameters was {}"),
-        ("upstream:a", {"omit": ("seed",)}, r"scorer's omit was \[\]"),
-        ("", {}, "scorer was 'upstream:a' in .* and is None"),
+        ("upstream:a", {"parameters": {"top_p": 0.5}}, r"^scorer's parameters .*{} .*{'top_p': 0\.5};"),
+        ("upstream:a", {"omit": ("seed",)}, r"^scorer's omit .*\[\] .*\['seed'\];"),
+        ("", {}, "^scorer was 'upstream:a' .*None;"),
     ],
 )
 def test_step_rewards_of_another_hosted_scorer_are_refused(
@@ -306,7 +306,7 @@ def test_a_hosted_scorer_stays_the_same_on_another_server(expert: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("content", "message"), [(None, "has no config.json; name run folders of `qguide ipr`"), ("{", "is not JSON")]
+    ("content", "message"), [(None, r"config\.json; .*`qguide ipr`"), ("{", r"config\.json .*JSON \(.*line 1 column 2")]
 )
 def test_an_earlier_folder_that_is_no_run_is_refused(
     expert: Path, tmp_path: Path, content: str | None, message: str
@@ -325,14 +325,14 @@ def test_tasks_without_a_trajectory_are_not_played(expert: Path) -> None:
     assert figures["tasks"] == 6
     others = CorridorConfig(first_seed=100, count=3)
     elsewhere = configure(expert, "elsewhere", environment=others)
-    with pytest.raises(ConfigError, match="none of the 3 tasks has a trajectory"):
+    with pytest.raises(ConfigError, match=r"3 tasks .*expert = .*\[environment\]"):
         explore(elsewhere, Wanderer([THOUGHT]))
 
 
 def test_an_expert_of_another_game_is_refused(expert: Path) -> None:
     rows = expert / "rows.jsonl"
     rows.write_text(rows.read_text().replace("You pick up the key.", "You find a coin."))
-    with pytest.raises(EnvironmentFailureError, match=r"all 1 tasks failed.*replayed"):
+    with pytest.raises(EnvironmentFailureError, match=r"1 tasks .* corridor:7: .* 2 actions"):
         explore(configure(expert), Stumbler(3))
 
 

@@ -164,20 +164,20 @@ def test_a_model_may_value_the_states_that_actions_led_to(tmp_path: Path) -> Non
 def test_ranks_and_unknown_observations_are_no_values(tmp_path: Path) -> None:
     tree = golden_tree("two_ways_home")
     trees = write_trees(tmp_path / "trees", tree)
-    with pytest.raises(ConfigError, match="ranks are no values"):
+    with pytest.raises(ConfigError, match=r"^sees .*qnet$"):
         run_label(bootstrapped(trees, tmp_path / "ranks"), scorer=Sees(ranks=True))
     last = tree.nodes[-1].model_copy(update={"observation": ""})
     unseen = tree.model_copy(update={"nodes": (*tree.nodes[:-1], last)})
     trees = write_trees(tmp_path / "unseen", unseen)
-    with pytest.raises(ConfigError, match="node 5: what the action was answered was not recorded"):
+    with pytest.raises(ConfigError, match=r"task two-ways, node 5: .*sees"):
         run_label(bootstrapped(trees, tmp_path / "no"), scorer=Sees(reads_observation=True))
 
 
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"qnet": ""}, "gae_lambda is 0.5, but there is no qnet"),
-        ({"target": "avg"}, "labels of the target 'avg' are not made of a Q model's values"),
+        ({"qnet": ""}, r"gae_lambda is 0\.5, .*qnet .*gae_lambda to 1"),
+        ({"target": "avg"}, "qnet is 'any', .*'avg' .*qnet to '', .*'td' or 'gae'"),
     ],
 )
 def test_a_model_is_named_where_its_values_are_read(tmp_path: Path, changes: dict[str, str], message: str) -> None:
@@ -191,7 +191,7 @@ def test_values_of_a_search_are_not_made_up(tmp_path: Path) -> None:
     twice = write_trees(tmp_path / "twice", one, one.model_copy(update={"draws": one.draws + 1}))
     for number, trees in enumerate((plain, twice)):
         config = LabelConfig(trees=(trees,), output=tmp_path / str(number), target="mcts")
-        with pytest.raises(ConfigError, match="not have the values of a single search"):
+        with pytest.raises(ConfigError, match=r"two-ways .*strategy = 'mcts'"):
             run_label(config)
 
 
@@ -219,10 +219,10 @@ def test_trees_of_the_same_task_become_one(tmp_path: Path) -> None:
 def test_a_row_that_stands_there_twice_is_refused(tmp_path: Path) -> None:
     tree = golden_tree("partial_rewards")
     trees = write_trees(tmp_path / "trees", tree, tree)
-    with pytest.raises(RecordError, match=f"task {tree.task_id}.*stands there twice; remove one"):
+    with pytest.raises(RecordError, match=f"task {tree.task_id}: .*twice"):
         run_label(LabelConfig(trees=(trees,), output=tmp_path / "out"))
     once = write_trees(tmp_path / "once", tree)
-    with pytest.raises(ConfigError, match=r"the same rows; remove one"):
+    with pytest.raises(ConfigError, match=r"trees .*once .*once/rows\.jsonl,"):
         run_label(LabelConfig(trees=(once, once / "rows.jsonl"), output=tmp_path / "out"))
 
 
@@ -271,11 +271,11 @@ def rewarded(reward: float) -> TreeRow:
 @pytest.mark.parametrize(
     ("reward", "said"),
     [
-        (100.5, r"task .+, node 1: its reward is 100\.5, but rewards are -100 to 100 here; scale"),
-        (1e308, r"line 1: nodes\.0\.reward: Input should be less than or equal to 1000000"),
-        (-1e308, r"line 1: nodes\.0\.reward: Input should be greater than or equal to -1000000"),
-        (float("inf"), r"line 1: nodes\.0\.reward: Input should be"),
-        (float("nan"), r"line 1: nodes\.0\.reward: Input should be"),
+        (100.5, r"node 1: .* 100\.5, .* -100 to 100 .*min_reward .*max_reward"),
+        (1e308, r"line 1: nodes\.0\.reward: .* 1000000;"),
+        (-1e308, r"line 1: nodes\.0\.reward: .* -1000000;"),
+        (float("inf"), r"line 1: nodes\.0\.reward: .*number;"),
+        (float("nan"), r"line 1: nodes\.0\.reward: .*number;"),
     ],
 )
 def test_a_reward_out_of_bounds_is_refused(tmp_path: Path, reward: float, said: str) -> None:

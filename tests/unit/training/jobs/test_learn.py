@@ -175,7 +175,7 @@ def test_a_checkpoint_measures_numbers_as_where_it_learned(tmp_path: Path) -> No
         broken = replace(sizes, quantiles=quantiles.copy())
         wrong = replace(model, hasher=hasher.reading(nothing[:0].astype(np.uint64), broken))
         save_feature_q(tmp_path, wrong, manifest, domain=domain)
-        with pytest.raises(CheckpointError, match="size_quantiles are not 4 ascending numbers"):
+        with pytest.raises(CheckpointError, match=r"size_quantiles .* 4 .*size_places"):
             load_feature_q(tmp_path)
 
 
@@ -189,7 +189,7 @@ def test_features_of_another_version_are_refused(version: int, tmp_path: Path) -
     manifest["files"]["config.json"] = sha256_of(folder / "config.json")
     (folder / MANIFEST).write_text(json.dumps(manifest))
 
-    with pytest.raises(CheckpointError, match=rf"version {version};.* learn it again"):
+    with pytest.raises(CheckpointError, match=f"version {version};.* learn"):
         load_feature_q(folder)
 
 

@@ -163,5 +163,5 @@ def test_an_episode_that_was_recorded_again_makes_no_more_pairs(tmp_path: Path) 
 
 
 def test_nothing_to_read_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(ValidationError, match="all empty; name a run folder"):
+    with pytest.raises(ValidationError, match=r"groups, trees .*trajectories .*empty"):
         PairsConfig(output=tmp_path)

@@ -228,5 +228,5 @@ def test_another_seed_draws_differently(tmp_path: Path) -> None:
 
 
 def test_a_task_without_room_for_a_reply_fails(tmp_path: Path) -> None:
-    with pytest.raises(Exception, match="all 6 tasks failed"):
+    with pytest.raises(Exception, match=r"6 tasks .*corridor:0"):
         explore(configure(tmp_path), Speechless())

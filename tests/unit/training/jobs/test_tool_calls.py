@@ -190,5 +190,5 @@ def test_a_fake_upstream_without_a_script_calls_the_tool(tmp_path: Path) -> None
 
 def test_a_policy_that_writes_text_is_refused(tmp_path: Path) -> None:
     config = CollectConfig(output=tmp_path, environment=QUESTIONS, player="policy", policy="embedded")
-    with pytest.raises(ConfigError, match=r"'embedded', which writes text.*name a hosted policy"):
+    with pytest.raises(ConfigError, match=r"policy is 'embedded', .*intercode-sql-tools .*upstream:NAME"):
         run_collect(config, console=QUIET)

@@ -174,14 +174,14 @@ def test_a_finished_run_is_written_again_as_it_was(config: TrainDpoConfig) -> No
 
 
 def test_two_jobs_do_not_share_a_folder(config: TrainDpoConfig) -> None:
-    with open_run(config.output, config), pytest.raises(ConfigError, match="another job is"):
+    with open_run(config.output, config), pytest.raises(ConfigError, match=r"job .*dpo; .*output"):
         run_train_dpo(config)
 
 
 @pytest.mark.parametrize("name", ["held_back_pairs", "other_pairs", "held_back_groups"])
 def test_a_task_that_is_trained_on_is_not_validated_on(config: TrainDpoConfig, tmp_path: Path, name: str) -> None:
     trained = {"held_back_groups": tmp_path / "train" / "groups"}.get(name, config.pairs[0])
-    with pytest.raises(ConfigError, match=rf"task t0 of {name} is also trained on"):
+    with pytest.raises(ConfigError, match=f"task t0 of {name} .*also"):
         run_train_dpo(config.model_copy(update={name: (trained,)}))
 
 

@@ -92,7 +92,7 @@ def test_groups_of_equal_values_alone_are_nothing_to_train_on(config: TrainPolic
     rows = folder / "rows.jsonl"
     text = rows.read_text().replace('"outcome_reward":1.0', '"outcome_reward":0.0')
     rows.write_text(text)
-    with pytest.raises(ConfigError, match=r"no state in .* has candidates of different values"):
+    with pytest.raises(ConfigError, match=r"groups .*values .* 4096 tokens; .*max_length"):
         run_train_policy(config)
 
 
@@ -100,7 +100,7 @@ def test_groups_of_another_policy_are_refused(config: TrainPolicyConfig) -> None
     [folder] = config.groups
     drawn_by = {"policy": "another", "policy_sha256": "0" * 64}
     (folder / "config.json").write_text(json.dumps(drawn_by))
-    with pytest.raises(ConfigError, match="were drawn by another, which has other weights"):
+    with pytest.raises(ConfigError, match=r"groups .*another, .*weights"):
         run_train_policy(config)
     drawn_by["policy_sha256"] = weights_sha256(config.policy)
     (folder / "config.json").write_text(json.dumps(drawn_by))
@@ -108,5 +108,5 @@ def test_groups_of_another_policy_are_refused(config: TrainPolicyConfig) -> None
 
 
 def test_groups_that_are_trained_on_are_not_held_back(config: TrainPolicyConfig) -> None:
-    with pytest.raises(ConfigError, match="held_back_groups is also trained on"):
+    with pytest.raises(ConfigError, match=r"task t0 of held_back_groups .*also"):
         run_train_policy(config.model_copy(update={"held_back_groups": config.groups}))

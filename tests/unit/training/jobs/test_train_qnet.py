@@ -215,7 +215,7 @@ def test_adapters_learn_to_rank_and_are_merged(tmp_path: Path, architecture: str
 
 
 def test_labels_beyond_the_bins_are_refused(tmp_path: Path, policy: Path) -> None:
-    with pytest.raises(ConfigError, match=r"a label is 0\.2, but head_range is 0\.5 to 1\.1"):
+    with pytest.raises(ConfigError, match=r"label is 0\.2, .*head_range is 0\.5 to 1\.1;"):
         run_train_qnet(qnet_config(tmp_path, policy, head_bins=5, head_range=(0.5, 1.1)))
 
 
@@ -244,13 +244,13 @@ def test_a_world_model_learns_what_actions_are_answered(tmp_path: Path, policy: 
     ("changes", "reason"),
     [
         ({"read_at": "observation", "loss_on": "all"}, "set loss_on to 'last'"),
-        ({"observation_weight": 0.1, "freeze_trunk": True}, "freeze_trunk to false"),
+        ({"observation_weight": 0.1, "freeze_trunk": True}, r"observation_weight is 0\.1 .*freeze_trunk to false"),
         ({"outcome_weight": 0.1, "read_at": "observation"}, "set outcome_weight to 0"),
-        ({"head": "linear", "head_bins": 9}, "or head to 'mlp'"),
-        ({"head": "linear", "head_features": "match-1"}, "or head to 'mlp'"),
-        ({"optimization": {"lora": {}}, "freeze_trunk": True}, "leave one of them out"),
-        ({"head_bins": 1}, "set head_bins to 0, or to 2 or more"),
-        ({"head_bins": 9, "head_range": (1.0, 0.0)}, "whose first edge is the lower one"),
+        ({"head": "linear", "head_bins": 9}, "head is 'linear', .*head_bins 9; .*'mlp'"),
+        ({"head": "linear", "head_features": "match-1"}, "head is 'linear', .*'match-1' .*'mlp'"),
+        ({"optimization": {"lora": {}}, "freeze_trunk": True}, r"optimization\.lora .* 16, .*freeze_trunk"),
+        ({"head_bins": 1}, "head_bins is 1 .*head_bins to 0, .* 2 "),
+        ({"head_bins": 9, "head_range": (1.0, 0.0)}, "head_range 1 to 0; .*lower"),
     ],
 )
 def test_options_that_contradict_each_other_are_refused(
@@ -270,10 +270,10 @@ def test_a_run_is_not_resumed_on_another_trunk(tmp_path: Path, policy: Path) -> 
     trunk = tmp_path / "trunk"
     shutil.copytree(policy, trunk)
     config = TrainQNetConfig(labels=(), trunk=trunk, output=tmp_path / "qnet")
-    with pytest.raises(ConfigError, match="no rows"):
+    with pytest.raises(ConfigError, match=r"labels = \(\) .*groups = \(\); .*`qguide label`"):
         run_train_qnet(config)
     (config.output / "state-000001").mkdir()  # as if the training had begun
     weights = load_file(trunk / "model.safetensors")
     save_file({name: value + 1 for name, value in weights.items()}, trunk / "model.safetensors")
-    with pytest.raises(ConfigError, match="under another configuration: trunk_sha256 was "):
+    with pytest.raises(ConfigError, match=r": trunk_sha256 was '.+' .*'.+';"):
         run_train_qnet(config)

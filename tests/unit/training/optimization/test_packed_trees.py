@@ -62,7 +62,7 @@ def test_trunks_that_heed_the_mask_are_accepted(model_type: str) -> None:
 
 def test_a_trunk_that_ignores_the_mask_is_refused() -> None:
     config = MptConfig(vocab_size=16, d_model=16, n_layers=2, n_heads=2, initializer_range=0.3)
-    with pytest.raises(ConfigError, match="ignore the attention mask"):
+    with pytest.raises(ConfigError, match=r"MptModel .* 0\.0\d+ .*attention"):
         require_packable(qnet_of(config))
 
 
@@ -121,5 +121,5 @@ def test_a_candidate_that_nobody_took_trains_no_value_of_its_observation() -> No
     candidate = replace(tree, tree=replace(tree.tree, nodes=(untried,)))
     packed = partial(pack_tree, loss_on="last", min_label_margin=0.1, max_length=64, max_tokens=64)
     assert len(packed(renderer(), candidate, read_at="action")) == 1
-    with pytest.raises(RecordError, match="task t, node 1: the observation after this candidate"):
+    with pytest.raises(RecordError, match=r"task t, node 1: .*read_at = 'action'"):
         packed(renderer(), candidate, read_at="observation")

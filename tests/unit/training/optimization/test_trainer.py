@@ -213,7 +213,9 @@ def test_checkpointing_computes_layers_again_and_ends_alike(tmp_path: Path, devi
 
 
 def test_a_model_that_cannot_checkpoint_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="Linear does not support it"):
+    with pytest.raises(
+        ConfigError, match=r"gradient_checkpointing is true, .*Linear .*optimization\.gradient_checkpointing to false"
+    ):
         train(tmp_path, gradient_checkpointing=True)
 
 
@@ -247,21 +249,21 @@ def test_an_epoch_is_validated_with_the_averaged_weights(tmp_path: Path) -> None
 
 
 def test_processes_and_threads_are_not_mixed(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match=r"set optimization\.threads to 1"):
+    with pytest.raises(ConfigError, match=r"2 threads; .*optimization\.threads to 1"):
         train(tmp_path, processes=2, threads=2)
     torch.set_num_threads(1)
 
 
 def test_processes_of_a_launcher_are_not_divided_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("WORLD_SIZE", "4")
-    with pytest.raises(ConfigError, match="processes is 2, but 4 processes were launched"):
+    with pytest.raises(ConfigError, match=r"processes is 2, .* 4 processes .*optimization\.processes to 1"):
         train(tmp_path, processes=2)
 
 
 @pytest.mark.alone
 def test_a_saved_state_is_not_resumed_by_another_number_of_processes(tmp_path: Path) -> None:
     train(tmp_path, steps=STEPS[:2], processes=2)
-    with pytest.raises(ConfigError, match="saved by 2 processes, but this training has 1"):
+    with pytest.raises(ConfigError, match=r"2 processes, .* 1"):
         train(tmp_path)
 
 

@@ -68,7 +68,7 @@ def test_a_level_of_weight_0_is_left_out_and_imitation_stays(weights: dict[str, 
 
 
 def test_one_mean_over_all_pairs_has_no_level_of_weight_0() -> None:
-    with pytest.raises(ValidationError, match=r"weights\.suffix is 0, .* leave those pairs out"):
+    with pytest.raises(ValidationError, match=r'weights\.suffix is 0, .*mixture = "levels"'):
         DpoLossOptions(weights=LevelWeights(suffix=0.0))
 
 

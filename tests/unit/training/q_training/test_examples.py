@@ -27,7 +27,7 @@ def write_labels(folder: Path, target: Target, *, tasks: int = 4) -> Path:
 
 def test_labels_of_different_targets_are_refused(tmp_path: Path) -> None:
     folders = (write_labels(tmp_path / "a", "q"), write_labels(tmp_path / "b", "avg"))
-    with pytest.raises(ConfigError, match=r"2 targets: 'q' in .*a, 'avg' in .*b; train on labels"):
+    with pytest.raises(ConfigError, match=r"2 targets: 'q' in .*a, 'avg' in .*b; .*`qguide label`"):
         read_examples(Examples(labels=folders), seed=0)
 
 
@@ -43,7 +43,7 @@ def test_labels_of_one_target_are_read_from_several_folders(tmp_path: Path) -> N
 
 def test_groups_that_are_trained_on_are_not_held_back(tmp_path: Path) -> None:
     groups = groups_in(tmp_path / "groups", range(4))
-    with pytest.raises(ConfigError, match=r"task g0 of held_back_groups .* is also trained on"):
+    with pytest.raises(ConfigError, match=r"task g0 of held_back_groups .*also"):
         read_examples(Examples(groups=(groups,), held_back_groups=(groups,)), seed=0)
 
 

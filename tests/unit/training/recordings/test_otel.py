@@ -120,7 +120,7 @@ def test_the_requests_of_a_trace_are_one_episode(tmp_path: Path) -> None:
     assert bad == []
     assert episode.messages == EPISODE
     assert (episode.reward, episode.task_id) == (1.0, "m")
-    with pytest.raises(ConfigError, match=r"no record of \S+spans.jsonl has a task id at 'app\.case'"):
+    with pytest.raises(ConfigError, match=r"spans\.jsonl .*'app\.case'; .*--task-key"):
         read(tmp_path, export(span(1, FIRST), span(2, SECOND)), fields=replace(CASED, default_reward=0.0))
 
 

@@ -105,10 +105,10 @@ def test_a_format_of_ones_own_is_named_by_its_import_path(tmp_path: Path, monkey
 @pytest.mark.parametrize(
     ("name", "reason"),
     [
-        ("nosuch", "is no format; choose one of served, messages"),
-        ("nosuch_module:plain", "nosuch_module:plain cannot be imported"),
-        ("json:nosuch", "json:nosuch cannot be imported"),
-        ("json:__name__", "neither a Layout nor a function"),
+        ("nosuch", "'nosuch' .* served, messages"),
+        ("nosuch_module:plain", "nosuch_module:plain .*: ModuleNotFoundError"),
+        ("json:nosuch", "json:nosuch .*: AttributeError"),
+        ("json:__name__", r"json:__name__ .*Layout .*docs/bring/data\.md"),
     ],
 )
 def test_a_format_that_is_not_there_is_refused(name: str, reason: str, tmp_path: Path) -> None:
@@ -123,27 +123,27 @@ def test_a_record_of_no_format_is_read_where_its_messages_are_said_to_lie(tmp_pa
     [episode] = read_episodes(recording_of(path, messages=fields.messages), fields)
     assert isinstance(episode, Trajectory)
     assert (episode.task_id, episode.reward, episode.messages[-1].text) == ("7", 1.0, "left")
-    with pytest.raises(ConfigError, match="no known format"):
+    with pytest.raises(ConfigError, match=r"a\.json, line 1 .*known .*--format \(served"):
         recording_of(path, messages="trace.elsewhere")
 
 
 def test_a_place_of_task_ids_at_which_no_record_has_one_is_refused(tmp_path: Path) -> None:
     rows = [{"messages": CHAT, "reward": 1, "case": name} for name in ("a", "b")]
     source = write(tmp_path / "rows.json", rows)
-    with pytest.raises(ConfigError, match=r"no record of \S+rows.json has a task id at 'cas'; name another --task-key"):
+    with pytest.raises(ConfigError, match=r"rows\.json .*'cas'; .*--task-key"):
         read(source, Fields(task="cas"))
     assert [one.task_id for one in read(source, Fields(task="case"))] == ["a", "b"]
     write(tmp_path / "more.json", rows)
-    with pytest.raises(ConfigError, match=r"no record of \S+more.json \(the first of 2 files\) has"):
+    with pytest.raises(ConfigError, match=r"more\.json \(.* 2 files\) .*'cas';"):
         read(tmp_path, Fields(task="cas"))
 
 
 @pytest.mark.parametrize(
     ("address", "lack"),
     [
-        ("memory://bucket/none.jsonl", "does not exist"),
-        ("file:///data/none-*.jsonl", "names no file or folder"),
-        ("nowhere://bucket/episodes.jsonl", "cannot be reached: Protocol not known"),
+        ("memory://bucket/none.jsonl", ".*exist"),
+        ("file:///data/none-*.jsonl", ".*folder"),
+        ("nowhere://bucket/episodes.jsonl", ".*reached: Protocol"),
     ],
 )
 def test_an_address_without_recordings_is_named(address: str, lack: str) -> None:
@@ -171,7 +171,7 @@ def test_rows_of_parquet_are_records(tmp_path: Path) -> None:
     assert "it has no 'score'" in found[1].reason
     assert "it has no 'score'" in found[2].reason
     path.write_bytes(path.read_bytes()[:200])
-    with pytest.raises(RecordError, match="cannot be read as parquet"):
+    with pytest.raises(RecordError, match=r"0\.parquet .*: Parquet"):
         recording_of(path, messages="said")
 
 

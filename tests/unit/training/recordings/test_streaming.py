@@ -77,7 +77,7 @@ def test_a_compressed_file_is_read_as_what_it_holds(end: str, pack: Callable[[by
     assert [value.value for value in read_values(path, on_bytes=read.append)] == ROWS
     assert sum(read) == path.stat().st_size
     path.write_bytes(path.read_bytes()[:-20])
-    with pytest.raises(RecordError, match="compression is damaged"):
+    with pytest.raises(RecordError, match=r"rows\.jsonl\.\w+ .*damaged"):
         list(read_values(path))
 
 
@@ -85,7 +85,7 @@ def test_a_compressed_file_is_read_as_what_it_holds(end: str, pack: Callable[[by
 def test_a_disk_that_fails_is_not_called_damaged_compression(tmp_path: Path) -> None:
     path = tmp_path / "rows.jsonl.gz"
     path.symlink_to("/proc/self/mem")
-    with pytest.raises(RecordError, match="cannot be read: Input/output error"):
+    with pytest.raises(RecordError, match=r"rows\.jsonl\.gz .*: Input/output"):
         list(read_values(path))
 
 
@@ -93,7 +93,7 @@ def test_a_disk_that_fails_is_not_called_damaged_compression(tmp_path: Path) -> 
 def test_what_is_not_compressed_as_its_name_says_is_refused(end: str, tmp_path: Path) -> None:
     path = tmp_path / f"rows.jsonl{end}"
     path.write_text(as_lines())
-    with pytest.raises(RecordError, match="compression is damaged"):
+    with pytest.raises(RecordError, match=r"rows\.jsonl\.\w+ .*damaged"):
         list(read_values(path))
 
 

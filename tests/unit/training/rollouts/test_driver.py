@@ -185,7 +185,7 @@ def test_scoring_without_a_scorer_says_what_is_missing() -> None:
     def process() -> RolloutTask[None]:
         yield ScoreRequest((), (Message("assistant", "a"),))
 
-    with pytest.raises(ConfigError, match="name a Q model"):
+    with pytest.raises(ConfigError, match=r"Q model$"):
         run_rollouts(
             [("a", process())],
             policy=Obedient(),

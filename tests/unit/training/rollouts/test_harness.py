@@ -71,7 +71,7 @@ def test_a_resumed_run_plays_failed_tasks_last(tmp_path: Path) -> None:
 def test_a_run_is_not_resumed_with_other_models(tmp_path: Path) -> None:
     play(tmp_path, weights={"policy_sha256": "a"})
     play(tmp_path, weights={"policy_sha256": "a"})
-    with pytest.raises(ConfigError, match="policy_sha256 was 'a' and is 'b'"):
+    with pytest.raises(ConfigError, match=r": policy_sha256 was 'a' .*'b';"):
         play(tmp_path, weights={"policy_sha256": "b"})
 
 
@@ -104,7 +104,7 @@ def test_a_run_is_not_resumed_with_another_classifier(tmp_path: Path, name: str,
 def test_everything_failing_is_an_error_with_the_first_cause(tmp_path: Path) -> None:
     rollouts = play(tmp_path, failing="corridor:0")
     rollouts.require_some(written=3)
-    with pytest.raises(EnvironmentFailureError, match=r"all 1 tasks failed.*corridor:0.*is gone"):
+    with pytest.raises(EnvironmentFailureError, match=r"1 tasks .*corridor:0: .*gone"):
         rollouts.require_some(written=0)
 
 

@@ -120,7 +120,7 @@ def test_a_bug_ends_the_run_and_closes_every_task(threads: int) -> None:
 def test_a_lost_upstream_ends_the_run_and_its_usage_is_told() -> None:
     with serving_corridors(FakeUpstream(fault="503", faults_after=3)) as url:
         played = Played()
-        with pytest.raises(UpstreamLostError, match="upstream demo answered with 503"):
+        with pytest.raises(UpstreamLostError, match=r"demo .*503"):
             played.run({"only": turns(10)}, policy(url, patience_s=0.3))
     assert (played.done, played.failed) == ({}, {})
     assert played.usage["only"].requests == 3
@@ -151,7 +151,7 @@ def test_a_score_without_a_q_model_is_an_error() -> None:
     def scoring() -> RolloutTask[None]:
         yield ScoreRequest((Message("user", "look"),), (Message("assistant", "a"),))
 
-    refused = pytest.raises(ConfigError, match="no scorer")
+    refused = pytest.raises(ConfigError, match=r"Q model$")
     with serving_corridors(FakeUpstream()) as url, refused:
         Played().run({"only": scoring()}, policy(url))
 

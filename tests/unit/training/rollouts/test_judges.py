@@ -61,16 +61,16 @@ def test_an_upstream_that_caches_is_told_where_a_long_question_may_be_cut() -> N
 def test_an_unreadable_answer_is_an_error_of_the_job(address: Address, upstream: FakeUpstream) -> None:
     upstream.fault = "chatty"
     scorer: Any = build_scorer("judge:demo", inference(address[1]))
-    with pytest.raises(JudgeAnswerError, match="judge judge:demo gave an answer that does"):
+    with pytest.raises(JudgeAnswerError, match=r"judge:demo .* 0 to 9; .*prompt_file"):
         scorer.score([request("take book")])
 
 
 def test_a_judge_without_a_table_or_a_key_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(ConfigError, match=r"inference\.judges has demo; .* under the name 'x'"):
+    with pytest.raises(ConfigError, match=r"'judge:x', .*inference\.judges .*demo; .*'x'$"):
         build_scorer("judge:x", inference("http://127.0.0.1:1/v1"))
     entry = {"url": "http://127.0.0.1:1/v1", "model": "m", "api_key_variable": "JUDGE_KEY"}
     monkeypatch.delenv("JUDGE_KEY", raising=False)
-    with pytest.raises(ConfigError, match="judge demo: the environment variable JUDGE_KEY"):
+    with pytest.raises(ConfigError, match=r"demo: .* JUDGE_KEY .*api_key_variable"):
         build_scorer("judge:demo", Inference.model_validate({"judges": {"demo": entry}}))
 
 
@@ -118,7 +118,7 @@ def test_an_evaluation_with_a_judge_states_what_it_cost(
 
 
 def test_a_method_that_compares_states_refuses_a_ranking(address: Address, tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="adaptive compares Q of different steps"):
+    with pytest.raises(ConfigError, match=r"adaptive .*mode = 'score'"):
         evaluate(tmp_path, address[1], judge={"mode": "rank"}, methods=("adaptive",))
 
 

@@ -40,7 +40,7 @@ def test_a_recall_head_attends_to_its_own_token_and_copies_it() -> None:
 
 
 def test_more_recall_heads_than_heads_are_refused() -> None:
-    with pytest.raises(ValidationError, match="copy_heads is 7 and heads 6; set copy_heads to"):
+    with pytest.raises(ValidationError, match=r"copy_heads is 7 .*heads 6; .* 6 "):
         Architecture(copy_heads=7)
 
 
@@ -78,5 +78,5 @@ def test_induction_heads_leave_the_copy_heads_of_the_second_layer() -> None:
 
 @pytest.mark.parametrize("options", [{"heads": 4, "copy_heads": 3}, {"heads": 2}, {"layers": 1, "heads": 4}])
 def test_induction_heads_without_room_are_refused(options: dict[str, int]) -> None:
-    with pytest.raises(ValidationError, match=r"induction_heads is 2, copy_heads .* has room for"):
+    with pytest.raises(ValidationError, match=r"induction_heads is 2, copy_heads .*heads .*layers \d; "):
         Architecture.model_validate({"induction_heads": 2, **options})

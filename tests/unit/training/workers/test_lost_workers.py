@@ -67,7 +67,7 @@ def test_a_job_that_breaks_off_tells_the_workers_that_it_lost(tmp_path: Path) ->
 
     workers = Workers(executor="processes", count=2)
     config = explore(tmp_path, environment=CorridorConfig(count=300), workers=workers)
-    with killing(tmp_path / "rows.jsonl", [5]), pytest.raises(RuntimeError, match="no memory"):
+    with killing(tmp_path / "rows.jsonl", [5]), pytest.raises(RuntimeError, match="memory"):
         run_explore(config, policy=Breaking(REPLIES), console=Console(file=StringIO()))
     rows = map(json.loads, lines(tmp_path, "metrics.jsonl"))
     assert [row["lost_workers"] for row in rows if "lost_workers" in row] == [1]
@@ -136,7 +136,7 @@ def test_a_large_request_to_a_stopped_worker_ends() -> None:
     with closing(executor.start()) as worker:
         assert worker.ask(Request("abilities", ("corridor:0",))).error is None
         os.kill(worker.pid, signal.SIGSTOP)
-        with pytest.raises(WorkerLostError, match="did not answer within 2 s"):
+        with pytest.raises(WorkerLostError, match=r"restore: .* 2 s \(.*status -9\)"):
             worker.ask(Request("restore", (0, bytes(5 * 1024**2))))
         with pytest.raises(WorkerClosedError):
             worker.ask(Request("abilities", ("corridor:0",)))

@@ -75,7 +75,7 @@ def test_what_a_task_refuses_is_told_as_in_one_process(tmp_path: Path, ray_clust
     (tmp_path / "twice").mkdir()
     (tmp_path / "twice/rows.jsonl").write_text(2 * line.replace('"draws": 1', '"draws": 4'))
     for workers in ({}, RAY):
-        with pytest.raises(RecordError, match=r"rows\.jsonl, task task/0: the same exploration stands"):
+        with pytest.raises(RecordError, match=r"rows\.jsonl, task task/0: .*twice"):
             label(tmp_path / "labels", {"trees": [tmp_path / "twice"]}, workers=workers)
     assert not (tmp_path / "labels/rows.jsonl").exists()
 
@@ -107,7 +107,7 @@ def hanging(tree: Tree) -> dict[int, float]:
 
 def test_a_target_that_hangs_ends_the_job(tmp_path: Path, ray_cluster: None, folders: dict[str, list[Path]]) -> None:
     target = f"{__name__}:{hanging.__name__}"
-    with pytest.raises(ConfigError, match=r"gave no labels of task task/\d+: .*more than 0.5 s.*set workers.timeout_s"):
+    with pytest.raises(ConfigError, match=r"test_spread_rows:hanging' .*task/\d+: .* 0\.5 s.*workers\.timeout_s"):
         label(tmp_path, folders, target=target, workers={**RAY, "timeout_s": 0.5})
 
 
@@ -115,7 +115,7 @@ def test_a_batch_is_done_again_by_another_worker_and_given_up_after_four(tmp_pat
     workers = Workers(executor="ray", count=1)
     rows = [StoredGroups(tmp_path, number, b"{}") for number in range(3)]
     assert list(spread(partial(count_deaths, tmp_path, 1), rows, workers)) == [0, 1, 2]
-    with pytest.raises(WorkerLostError, match="start the job again"):
+    with pytest.raises(WorkerLostError, match=r"Ray .*start"):
         list(spread(partial(count_deaths, tmp_path, 9), rows, workers))
     assert len(list(tmp_path.iterdir())) == 1 + 4
 
@@ -127,9 +127,9 @@ def test_no_cluster_is_asked_where_there_is_nothing_to_spread() -> None:
 
 @pytest.mark.parametrize("workers", [{"executor": "processes"}, {"executor": "ray", "q_actors": 1}])
 def test_only_ray_spreads_rows_and_no_actors_are_needed(tmp_path: Path, workers: dict[str, object]) -> None:
-    with pytest.raises(ValidationError, match="rows are spread over tasks of Ray alone"):
+    with pytest.raises(ValidationError, match=r"executor is '\w+', policy_actors 0 .*q_actors \d, .*'ray' or 'inline'"):
         LabelConfig.model_validate({"trees": [tmp_path], "output": tmp_path / "labels", "workers": workers})
-    with pytest.raises(ValidationError, match="leave workers out"):
+    with pytest.raises(ValidationError, match=r"workers\.executor is 'ray', .*qnet 'embedded'"):
         LabelConfig.model_validate(
             {"trees": [tmp_path], "output": tmp_path, "target": "td", "qnet": "embedded", "workers": RAY}
         )

@@ -167,8 +167,8 @@ def test_neither_the_start_nor_other_steps_count_as_silence(executor: str) -> No
 @pytest.mark.parametrize(
     ("environment", "failure"),
     [
-        ("UNPICKLABLE", "snapshot returned a value of type tuple that cannot be pickled"),
-        ("UNLOADABLE", "snapshot returned a value that cannot be unpickled"),
+        ("UNPICKLABLE", r"snapshot .*tuple .*pickled .*workers\.executor to 'inline'"),
+        ("UNLOADABLE", r"snapshot .*unpickled \(TypeError.*workers\.executor to 'inline'"),
     ],
 )
 def test_a_state_that_cannot_travel_fails_its_own_request(executor: str, environment: str, failure: str) -> None:
@@ -187,10 +187,10 @@ def test_a_state_that_cannot_travel_fails_its_own_request(executor: str, environ
 def test_more_actors_than_the_cluster_has_room_for_are_refused(ray_cluster: None) -> None:
     config = CorridorConfig(count=1)
     workers = Workers(executor="ray", count=3)
-    with pytest.raises(ConfigError, match=r"workers.count is 3 .* has room for 2: 2 CPUs"):
+    with pytest.raises(ConfigError, match=r"workers\.count is 3 .* for 2: 2 CPUs"):
         move_to_workers(build_any_suite(config), config, workers, replays=True)
     workers = Workers(executor="ray", count=1, cpus=3)
-    with pytest.raises(ConfigError, match=r"workers.cpus 3 each, .* has room for 0: 2 CPUs"):
+    with pytest.raises(ConfigError, match=r"workers\.cpus 3 each, .* for 0: 2 CPUs"):
         move_to_workers(build_any_suite(config), config, workers, replays=True)
 
 
@@ -213,12 +213,12 @@ def test_errors_of_environments_stay_what_they_are(executor: str) -> None:
     workers = Workers.model_validate({"executor": executor, "count": 1})
     moved = move_to_workers(build_any_suite(config), config, workers, replays=True)
     episode = moved.make(moved.tasks[0])
-    with pytest.raises(EnvironmentFailureError, match="reset first"):
+    with pytest.raises(EnvironmentFailureError, match=r"^corridor:0: .*reset"):
         episode.step("look")
     episode.reset()
     for action in Corridor.of_seed(0).solution():
         assert episode.step(action).valid
-    with pytest.raises(EnvironmentFailureError, match="no episode is running") as raised:
+    with pytest.raises(EnvironmentFailureError, match=r"^step\('look'\): .*reset") as raised:
         episode.step("look")
     assert not isinstance(raised.value, WorkerLostError)
     episode.close()
@@ -230,7 +230,7 @@ def test_a_worker_that_cannot_build_the_suite_says_why(tmp_path: Path, executor:
     values = {"name": "intercode-sql", "tasks": tmp_path / "none.json", "databases": tmp_path}
     workers = Workers.model_validate({"executor": executor, "count": 1})
     good = build_any_suite(CorridorConfig(count=1))
-    with pytest.raises(ConfigError, match=r"none\.json: No such file"):
+    with pytest.raises(ConfigError, match=r"tasks = .*none\.json: "):
         move_to_workers(good, environment_config(values), workers, replays=True)
 
 
@@ -277,7 +277,7 @@ def test_episodes_guided_by_a_q_model_in_actors_are_those_of_one_here(tmp_path: 
     alone = played(1, HERE)
     assert len(alone) == 4
     assert played(2, models_in_actors(2, policy_actors=0)) == alone
-    with pytest.raises(ConfigError, match=r"q_actors is 3 with workers\.q_gpus 1 each, .* has 0 GPUs"):
+    with pytest.raises(ConfigError, match=r"q_actors is 3 .*workers\.q_gpus 1 .* 0 GPUs"):
         played(3, models_in_actors(3, q_gpus=1))
 
 
@@ -344,7 +344,7 @@ def test_gpus_of_all_models_of_a_job_are_counted(
     config = explore(tmp_path, environment=CorridorConfig(count=1), workers=workers)
     with open_rollouts("explore", config, console=Console(file=StringIO())) as rollouts:
         rollouts.build_policy(EMBEDDED)
-        with pytest.raises(ConfigError, match=r"has 2 GPUs, of which other models of the job reserve 1;"):
+        with pytest.raises(ConfigError, match=r"q_gpus 1\.5 .* 2 GPUs, .* 1;"):
             rollouts.build_scorer(EMBEDDED)
 
     monkeypatch.setattr("ray.cluster_resources", lambda: {"GPU": 3.0})
@@ -356,13 +356,13 @@ def test_gpus_of_all_models_of_a_job_are_counted(
 def test_a_policy_without_a_free_gpu_says_so(ray_cluster: None, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("ray.cluster_resources", lambda: {"GPU": 1.0})  # which another one holds
     monkeypatch.setattr("qguide.training.rollouts.remote_models.START_S", 2.0)
-    with pytest.raises(ConfigError, match=r"'embedded' did not start within 2 s: it reserves 1 GPUs"):
+    with pytest.raises(ConfigError, match=r"'embedded' .* 2 s: .* 1 GPUs"):
         remote_policy(policy_gpus=1, policy_actors=1)
 
 
 @pytest.mark.parametrize("actors", ["policy_actors", "q_actors"])
 def test_actors_of_models_and_an_address_are_rays(actors: str) -> None:
-    with pytest.raises(ValidationError, match="actors are Ray's"):
+    with pytest.raises(ValidationError, match=r"policy_actors is \d, q_actors \d .*executor 'processes'; .*'ray'"):
         Workers.model_validate({"executor": "processes", actors: 1})
-    with pytest.raises(ValidationError, match="set executor to 'ray'"):
+    with pytest.raises(ValidationError, match=r"address is 'auto' .*executor 'processes'; .*'ray'"):
         Workers(executor="processes", address="auto")

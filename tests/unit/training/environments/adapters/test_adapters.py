@@ -139,7 +139,7 @@ def test_tasks_of_a_file_are_the_arguments_of_reset(tmp_path: Path) -> None:
         tasks.write_text(text)
         with pytest.raises(ConfigError, match=message):
             suite_of(name=f"{HERE}GymLamp", tasks=str(tasks))
-    with pytest.raises(ConfigError, match="name a file"):
+    with pytest.raises(ConfigError, match=r"tasks = .*/none: "):
         suite_of(name=f"{HERE}GymLamp", tasks=str(tmp_path / "none"))
 
 
@@ -164,8 +164,8 @@ def test_an_environment_that_is_registered_with_gymnasium_is_found() -> None:
 @pytest.mark.parametrize(
     ("name", "reason"),
     [
-        ("gymnasium:qguide/Nowhere-v0", "knows no environment 'qguide/Nowhere-v0'"),
-        ("gymnasium:no_such_module:Lamp-v0", "No module named 'no_such_module'"),
+        ("gymnasium:qguide/Nowhere-v0", "'qguide/Nowhere-v0'; .*gymnasium:MODULE:ID"),
+        ("gymnasium:no_such_module:Lamp-v0", "'no_such_module'; install"),
     ],
 )
 def test_what_gymnasium_does_not_know_is_refused(name: str, reason: str) -> None:
@@ -183,7 +183,7 @@ def test_a_module_that_registers_an_environment_is_imported(tmp_path: Path, monk
         "    def step(self, action): ...\n"
         "gymnasium.register('qguide/Bulb-v0', entry_point='lamp_shop:Bulb')\n"
     )
-    with pytest.raises(ConfigError, match="knows no environment"):
+    with pytest.raises(ConfigError, match=r"'qguide/Bulb-v0'; .*gymnasium:MODULE:ID"):
         find_environment("gymnasium:qguide/Bulb-v0")
     assert find_environment("gymnasium:lamp_shop:qguide/Bulb-v0")
 
@@ -247,10 +247,10 @@ def test_a_server_that_is_full_or_gone_fails_the_task() -> None:
         full = first(suite_of(name=f"openenv:{url}"))
         with pytest.raises(EnvironmentFailureError, match="CAPACITY_REACHED"):
             full.reset()
-    with pytest.raises(EnvironmentFailureError, match="no OpenEnv server answers"):
+    with pytest.raises(EnvironmentFailureError, match=r"OpenEnv .* ws://127\.0\.0\.1:"):
         first(suite_of(name=f"openenv:{url}")).reset()
     gone = first(suite_of(name=f"agentgym:{url}"))
-    with pytest.raises(EnvironmentFailureError, match="no AgentGym server answers"):
+    with pytest.raises(EnvironmentFailureError, match=r"AgentGym .* http://127\.0\.0\.1:"):
         gone.reset()
     gone.close()
 
@@ -258,9 +258,9 @@ def test_a_server_that_is_full_or_gone_fails_the_task() -> None:
 @pytest.mark.parametrize(
     ("name", "message"),
     [
-        ("openenv:127.0.0.1", "write openenv:ws://HOST:PORT"),
-        ("agentgym:ws://127.0.0.1", "write agentgym:http://HOST:PORT"),
-        (f"{HERE}neither", "has neither step nor reset"),
+        ("openenv:127.0.0.1", r"'openenv:127\.0\.0\.1' .*openenv:ws://HOST:PORT"),
+        ("agentgym:ws://127.0.0.1", r"'agentgym:ws://127\.0\.0\.1' .*agentgym:http://HOST:PORT"),
+        (f"{HERE}neither", "own_environments:neither' .*step .*reset; .*EnvironmentBundle"),
     ],
 )
 def test_what_is_no_environment_is_refused(name: str, message: str) -> None:
@@ -279,7 +279,7 @@ def test_a_tool_without_a_description_is_refused(monkeypatch: pytest.MonkeyPatch
     module = ModuleType("silent")
     module.__dict__["Silent"] = Silent
     monkeypatch.setitem(sys.modules, "silent", module)
-    with pytest.raises(ConfigError, match=r"Silent\.go cannot be described.*docstring"):
+    with pytest.raises(ConfigError, match=r"Silent\.go .*docstring"):
         find_environment("silent:Silent")
 
 
@@ -290,7 +290,7 @@ def test_a_name_is_short_for_a_table(tmp_path: Path) -> None:
     assert config.environment == AdaptedConfig(name=f"{HERE}GymLamp", count=3)
     assert ExploreConfig.model_validate(config.model_dump(mode="json")) == config
     assert ExploreConfig.model_validate({"output": "out", "environment": f"{HERE}GymLamp"})
-    with pytest.raises(ConfigError, match="there is no such field"):
+    with pytest.raises(ConfigError, match=r"  games: .*action_field, "):
         read_environment({"name": f"{HERE}GymLamp"}, ["games=there"])
-    with pytest.raises(ValidationError, match="name the lower limit first"):
+    with pytest.raises(ValidationError, match=r"reward_range is \[1\.0, 1\.0\]; .*lower"):
         AdaptedConfig(name="x", reward_range=(1, 1))

@@ -52,7 +52,7 @@ def test_a_bad_reward_of_a_factory_is_shown(value: str, shown: str, monkeypatch:
     with closing(episode("tests.support.own_environments:BadReward")) as lamp:
         lamp.reset()
         assert lamp.step("look").reward == 0.0
-        with pytest.raises(EnvironmentFailureError, match=re.escape(f"a reward is {shown}; give")):
+        with pytest.raises(EnvironmentFailureError, match=rf"reward .*{re.escape(shown)}; .*finite"):
             lamp.step("press 1")
 
 
@@ -61,7 +61,7 @@ def test_a_bad_reward_of_an_agentgym_server_is_shown(value: str, shown: str) -> 
     answer = f'{{"id": 1, "observation": "dark", "reward": {value}, "done": false}}'
     with agentgym(lambda _: Response(answer, media_type="application/json")) as lamp:
         lamp.reset()
-        with pytest.raises(EnvironmentFailureError, match=re.escape(f"a reward is {shown}; give")):
+        with pytest.raises(EnvironmentFailureError, match=rf"reward .*{re.escape(shown)}; .*finite"):
             lamp.step("look")
 
 
@@ -70,7 +70,7 @@ def test_a_bad_reward_of_an_openenv_server_is_shown(value: str, shown: str) -> N
     data = '{"observation": {"text": "dark"}, "done": false, "reward": %s}'
     with openenv([data % "null", data % value]) as lamp:
         lamp.reset()
-        with pytest.raises(EnvironmentFailureError, match=re.escape(f"a reward is {shown}; give")):
+        with pytest.raises(EnvironmentFailureError, match=rf"reward .*{re.escape(shown)}; .*finite"):
             lamp.step("look")
 
 
@@ -84,7 +84,7 @@ def test_an_agentgym_server_says_done_by_true_or_false(value: str, shown: str) -
     answer = f'{{"id": 1, "observation": "dark", "reward": 0, "done": {value}}}'
     with agentgym(lambda _: Response(answer, media_type="application/json")) as lamp:
         lamp.reset()
-        with pytest.raises(EnvironmentFailureError, match=re.escape(f"done is {shown}; give true")):
+        with pytest.raises(EnvironmentFailureError, match=rf"done .*{re.escape(shown)}; .*true"):
             lamp.step("look")
 
 
@@ -93,7 +93,7 @@ def test_an_openenv_server_says_done_by_true_or_false(value: str, shown: str) ->
     data = '{"observation": {"text": "dark"}, "done": %s}'
     with openenv([data % "null", data % value]) as lamp:
         lamp.reset()
-        with pytest.raises(EnvironmentFailureError, match=re.escape(f"done is {shown}; give true")):
+        with pytest.raises(EnvironmentFailureError, match=rf"done .*{re.escape(shown)}; .*true"):
             lamp.step("look")
 
 
@@ -106,7 +106,7 @@ def test_a_factory_says_by_true_or_false_that_the_episode_is_over(
     monkeypatch.setattr(BadReward, "step", lambda self, action: said)
     with closing(episode("tests.support.own_environments:BadReward")) as lamp:
         lamp.reset()
-        with pytest.raises(EnvironmentFailureError, match="is 'no'; give true or false"):
+        with pytest.raises(EnvironmentFailureError, match=r"'no'; .*true .*false"):
             lamp.step("look")
 
 
@@ -136,7 +136,7 @@ def test_a_bad_reward_of_an_environment_of_ones_own_is_shown() -> None:
         def step(self, action: str) -> StepResult:
             return StepResult("dark", action, terminated=False)  # type: ignore[arg-type]
 
-    with pytest.raises(EnvironmentFailureError, match="a reward is 'press'"):
+    with pytest.raises(EnvironmentFailureError, match=r"reward .*'press'; .*finite"):
         take(Own(), "press")  # type: ignore[arg-type]
 
 
@@ -154,17 +154,11 @@ def flood() -> Iterator[bytes]:
 @pytest.mark.parametrize(
     ("answer", "message"),
     [
-        (lambda: StreamingResponse(drips()), "has not answered to the end after 1 s"),
-        (lambda: StreamingResponse(flood()), "answered with more than 16,777,216 bytes"),
-        (
-            lambda: Response(gzip.compress(bytes(2**25)), headers={"content-encoding": "gzip"}),
-            "answered with more than 16,777,216 bytes",
-        ),
-        (
-            lambda: Response("[" + "1," * 2**20 + "1]", media_type="application/json"),
-            "answered with more than 1,000,000 JSON values",
-        ),
-        (lambda: Response("5", media_type="application/json"), "is answered by 5, not by an"),
+        (lambda: StreamingResponse(drips()), "1 s; .*timeout_s"),
+        (lambda: StreamingResponse(flood()), "16,777,216 bytes"),
+        (lambda: Response(gzip.compress(bytes(2**25)), headers={"content-encoding": "gzip"}), "16,777,216 bytes"),
+        (lambda: Response("[" + "1," * 2**20 + "1]", media_type="application/json"), "1,000,000 JSON"),
+        (lambda: Response("5", media_type="application/json"), "/step .* 5, .*object"),
     ],
     ids=["drips", "flood", "bomb", "many values", "no object"],
 )
@@ -190,7 +184,7 @@ def test_the_head_of_an_answer_is_bounded_as_well() -> None:
         thread = threading.Thread(target=drip)
         thread.start()
         lamp = episode(f"agentgym:http://127.0.0.1:{server.getsockname()[1]}", timeout_s=1.0)
-        with pytest.raises(EnvironmentFailureError, match="has not answered to the end after 1 s"):
+        with pytest.raises(EnvironmentFailureError, match=r"1 s; .*timeout_s"):
             lamp.reset()
         stopped.set()
         thread.join()
@@ -201,15 +195,15 @@ def test_an_answer_of_an_openenv_server_is_bounded() -> None:
     start, many = '{"observation": {"text": "dark"}}', "[" + "1," * 2**20 + "1]"
     with openenv([start, many]) as lamp:
         lamp.reset()
-        with pytest.raises(EnvironmentFailureError, match="more than 1,000,000 JSON values"):
+        with pytest.raises(EnvironmentFailureError, match="1,000,000 JSON"):
             lamp.step("look")
     with openenv([start], timeout_s=1.0) as lamp:
         lamp.reset()
-        with pytest.raises(EnvironmentFailureError, match="has not answered to the end after 1 s"):
+        with pytest.raises(EnvironmentFailureError, match=r"1 s; .*timeout_s"):
             lamp.step("look")
     with openenv([start, '"' + "x" * 2**25 + '"']) as lamp:
         lamp.reset()
-        with pytest.raises(EnvironmentFailureError, match="message too big"):
+        with pytest.raises(EnvironmentFailureError, match=r"1009 .* 16777216 bytes"):
             lamp.step("look")
 
 

@@ -208,7 +208,7 @@ def test_an_account_that_may_do_more_than_read_is_refused(
     server: str, account: str, more: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv(module.PASSWORD, "x" if account == "giver" else "")
-    with pytest.raises(ConfigError, match=re.escape(f"may do more than read {more}")):
+    with pytest.raises(ConfigError, match=re.escape(f"read {more}")):
         module.require_reader(f"mysql://{account}@{server}", ["shop"])
 
 
@@ -225,12 +225,12 @@ def test_what_everybody_may_do_counts(server: str) -> None:
 
 def test_an_account_that_reads_is_taken_if_its_databases_are_there(server: str) -> None:
     module.require_reader(f"mysql://half@{server}", ["shop"])
-    with pytest.raises(ConfigError, match="1 databases are missing, the first is vault"):
+    with pytest.raises(ConfigError, match=r"^1 databases .*vault"):
         module.require_reader(f"mysql://reader@{server}", ["Shop", "vault"])
 
 
 def test_a_server_that_is_not_there_is_named(server: str) -> None:
-    with pytest.raises(ConfigError, match="start the server"):
+    with pytest.raises(ConfigError, match=r"127\.0\.0\.1:1.*start"):
         module.require_reader("mysql://reader@127.0.0.1:1", ["shop"])
     with pytest.raises(EnvironmentFailureError, match="Access denied"):
         module.MariaDatabase(f"mysql://nobody@{server}", "shop")

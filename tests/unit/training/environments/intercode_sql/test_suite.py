@@ -69,9 +69,9 @@ def test_a_reply_acts_by_its_sql(reply: str, sql: str) -> None:
 
 
 def test_tasks_need_their_databases(tmp_path: Path) -> None:
-    with pytest.raises(ValidationError, match="one of the other two"):
+    with pytest.raises(ValidationError, match=r"tasks .*databases None .*dsn ''"):
         InterCodeSqlConfig(tasks=tmp_path)
-    with pytest.raises(ConfigError, match="name a file"):
+    with pytest.raises(ConfigError, match=r"tasks = .*/none: .*InterCode-SQL"):
         build_suite(InterCodeSqlConfig(tasks=tmp_path / "none", databases=tmp_path))
     wrong = tmp_path / "tasks.json"
     wrong.write_text(json.dumps([{"task_id": "x"}]))
@@ -79,7 +79,7 @@ def test_tasks_need_their_databases(tmp_path: Path) -> None:
         build_suite(InterCodeSqlConfig(tasks=wrong, databases=tmp_path))
     entry = {"task_id": 1, "db": "Shop", "query": "?", "gold": "", "hardness": "easy"}
     wrong.write_text(json.dumps([entry | {"db_tables": {}}]))
-    with pytest.raises(ConfigError, match=r"1 of 1 files are missing, the first is shop\.sqlite"):
+    with pytest.raises(ConfigError, match=r"databases = .* 1 of 1 files .*shop\.sqlite"):
         build_suite(InterCodeSqlConfig(tasks=wrong, databases=tmp_path))
 
 

@@ -66,7 +66,7 @@ def test_only_the_named_kinds_are_played() -> None:
 
 
 def test_a_kind_that_does_not_exist_is_refused() -> None:
-    with pytest.raises(ValidationError, match="no kind find-ghost; the kinds are boil"):
+    with pytest.raises(ValidationError, match=r"find-ghost; .* boil, "):
         SciWorldConfig(kinds=("find-ghost",))
 
 
@@ -150,7 +150,7 @@ def test_a_wrong_focus_loses_the_task(suite: SciWorldSuite) -> None:
     episode.step("teleport to outside")
     lost = episode.step("focus on axe")
     assert (lost.reward, lost.terminated) == (0, True)
-    with pytest.raises(EnvironmentFailureError, match="no episode is running"):
+    with pytest.raises(EnvironmentFailureError, match=r"^step\('look around'\): .*reset"):
         episode.step("look around")
     assert "longest life span" in episode.reset()
     assert not episode.step("inventory").terminated
@@ -189,7 +189,7 @@ def test_what_the_simulator_does_not_understand_is_told(suite: SciWorldSuite) ->
 
 def test_an_unknown_task_is_a_failure_of_the_environment(pool: SimulatorPool) -> None:
     episode = SciWorldEpisode(pool, "alchemy", 0, turns=5)
-    with pytest.raises(EnvironmentFailureError, match="no variation 0 of 'alchemy'"):
+    with pytest.raises(EnvironmentFailureError, match="0 of 'alchemy'"):
         episode.reset()
     episode.close()
 
@@ -200,7 +200,7 @@ def test_a_lost_simulator_ends_its_episode_and_not_the_next(sciworld_installed: 
     start = episode.reset()
     simulator = pool.acquire()
     simulator.stop()
-    with pytest.raises(EnvironmentFailureError, match="the next episode starts a new one"):
+    with pytest.raises(EnvironmentFailureError, match=r"environment\.heap_mb"):
         episode.step("look around")
     episode.close()
     pool.release(simulator)

@@ -144,7 +144,7 @@ def test_a_damaged_log_of_inspect_is_refused(tmp_path: Path) -> None:
     data = bytearray(path.read_bytes())
     data[60:70] = bytes(10)
     path.write_bytes(data)
-    with pytest.raises(RecordError, match="cannot be read"):
+    with pytest.raises(RecordError, match=r"log\.eval .*: Error -3 "):
         read(tmp_path, "inspect")
 
 
@@ -184,7 +184,7 @@ def test_a_summary_of_an_agents_words_is_no_episode(tmp_path: Path) -> None:
 
 def test_a_folder_that_is_named_like_a_file_holds_no_records(tmp_path: Path) -> None:
     (tmp_path / "x.json").mkdir()
-    with pytest.raises(ConfigError, match="holds no"):
+    with pytest.raises(ConfigError, match=r"\.jsonl, \.json .*\.parquet"):
         recording_of(tmp_path)
 
 
@@ -275,7 +275,7 @@ def test_a_source_with_a_star_is_everything_that_is_named_so(tmp_path: Path) -> 
     assert [episode.task_id for episode in read(tmp_path / "*" / "asked")] == ["a asked", "b asked"]
     every = ["a asked", "a told", "b asked", "b told"]
     assert [episode.task_id for episode in read(tmp_path / "**")] == every, "each file once"
-    with pytest.raises(ConfigError, match="names no file or folder"):
+    with pytest.raises(ConfigError, match=r"/\*/heard "):
         read(tmp_path / "*" / "heard")
 
 

@@ -71,12 +71,12 @@ def test_a_file_has_the_keys_of_a_real_one(real_games_dir: Path) -> None:
 @pytest.mark.parametrize(
     ("game", "message"),
     [
-        (replace(TINY, receptacles=TINY.receptacles[::-1]), "express the game's receptacles"),
-        (replace(TINY, items=TINY.items[1::-1] + TINY.items[2:]), "express the game's items"),
-        (replace(TINY, receptacles=TINY.receptacles[:2]), "express the game's receptacles"),
-        (replace(TINY, heaters=frozenset({"toaster"})), "express the game's heaters"),
-        (replace(TINY, task='Your task is to: say "mug".'), "express the game's task"),
-        (replace(TINY, start="home"), "'home' is not a kind and a number up to 999"),
+        (replace(TINY, receptacles=TINY.receptacles[::-1]), "game's receptacles;"),
+        (replace(TINY, items=TINY.items[1::-1] + TINY.items[2:]), "game's items;"),
+        (replace(TINY, receptacles=TINY.receptacles[:2]), "game's receptacles;"),
+        (replace(TINY, heaters=frozenset({"toaster"})), "game's heaters;"),
+        (replace(TINY, task='Your task is to: say "mug".'), "game's task;"),
+        (replace(TINY, start="home"), "^'home' .*999; .*'cup 2'"),
     ],
 )
 def test_what_the_format_cannot_express_is_refused(game: AlfWorldGame, message: str) -> None:
