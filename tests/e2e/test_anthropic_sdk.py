@@ -132,17 +132,18 @@ def test_errors_are_the_sdks_own(client: anthropic.Anthropic, server: Server) ->
         client.messages.create(model="claude-9", max_tokens=9, messages=MESSAGES)
     assert (missing.value.type, missing.value.error_code) == ("not_found_error", "unknown_model")
     assert missing.value.request_id
-    with pytest.raises(anthropic.BadRequestError, match="messages is empty") as refused:
+    with pytest.raises(anthropic.BadRequestError) as refused:
         client.messages.create(model="demo", max_tokens=9, messages=[])
-    assert refused.value.type == "invalid_request_error"
+    assert (refused.value.type, refused.value.error_code) == ("invalid_request_error", "malformed_history")
     with pytest.raises(anthropic.AuthenticationError) as stranger:
         client.with_options(api_key="nobody's").messages.create(model="demo", max_tokens=9, messages=MESSAGES)
     assert stranger.value.type == "authentication_error"
     server.upstream.fault = "429"
-    with pytest.raises(anthropic.RateLimitError, match="takes no more requests now"):
+    with pytest.raises(anthropic.RateLimitError) as busy:
         client.messages.create(model="demo", max_tokens=9, messages=MESSAGES)
+    assert busy.value.error_code == "upstream_busy"
     server.upstream.fault = "500"
-    with pytest.raises(anthropic.InternalServerError, match="upstream demo answered with 500"):
+    with pytest.raises(anthropic.InternalServerError, match=r"demo .*500"):
         client.messages.create(model="demo", max_tokens=9, messages=MESSAGES)
 
 
@@ -169,7 +170,7 @@ def test_tokens_are_counted_by_the_q_models_tokenizer(client: anthropic.Anthropi
     assert counted.model_extra["qguide"]["exact"] is False
     with_tool = client.messages.count_tokens(messages=MESSAGES, tools=[TOOL], **asked)
     assert with_tool.input_tokens > counted.input_tokens
-    with pytest.raises(anthropic.BadRequestError, match="nothing can count"):
+    with pytest.raises(anthropic.BadRequestError, match=r"qguide\.q_model"):
         client.messages.count_tokens(model="demo", messages=MESSAGES)
 
 

@@ -166,7 +166,7 @@ def test_errors_are_the_sdks_own(client: openai.OpenAI, server: Server) -> None:
     assert refused.value.type == "invalid_request_error"
     assert "messages is empty" in refused.value.message
     server.upstream.fault = "500"
-    with pytest.raises(openai.InternalServerError, match="upstream demo answered with 500"):
+    with pytest.raises(openai.InternalServerError, match=r"demo .*500"):
         client.chat.completions.create(model="demo", messages=MESSAGES)
 
 
@@ -175,7 +175,7 @@ def test_a_model_is_retrieved(client: openai.OpenAI) -> None:
     for model in listed:
         assert client.models.retrieve(model.id) == model
     assert client.models.retrieve("fake").id == "demo", "what the upstream calls it"
-    with pytest.raises(openai.NotFoundError, match="no single model 'gpt-9'"):
+    with pytest.raises(openai.NotFoundError, match="model 'gpt-9'"):
         client.models.retrieve("gpt-9")
 
 

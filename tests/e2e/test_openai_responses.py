@@ -177,11 +177,11 @@ def test_errors_are_the_sdks_own(client: openai.OpenAI, upstream: FakeUpstream) 
     with pytest.raises(openai.NotFoundError) as missing:
         client.responses.create(model="gpt-9", input=TASK)
     assert missing.value.code == "model_not_found"
-    with pytest.raises(openai.BadRequestError, match="was not stored") as refused:
+    with pytest.raises(openai.BadRequestError, match="resp_1") as refused:
         client.responses.create(model="demo", input=TASK, previous_response_id="resp_1")
     assert refused.value.param == "previous_response_id"
     upstream.fault = "500"
-    with pytest.raises(openai.InternalServerError, match="upstream demo answered with 500"):
+    with pytest.raises(openai.InternalServerError, match=r"demo .*500"):
         client.responses.create(model="demo", input=TASK)
 
 
@@ -235,7 +235,7 @@ def test_a_candidate_that_was_not_taken_is_continued(client: openai.OpenAI, upst
     client.responses.create(model="demo", input="x", previous_response_id=f"{first.id}.{other}")
     said = guidance["candidates"][other]["message"]["content"]
     assert texts_of(upstream.asked[-1]) == [TASK, said, "x"]
-    with pytest.raises(openai.BadRequestError, match="has no candidate '7'; it has 0 to 2"):
+    with pytest.raises(openai.BadRequestError, match=r"candidate '7'; .* 0 to 2"):
         client.responses.create(model="demo", input="x", previous_response_id=f"{first.id}.7")
 
 
@@ -282,7 +282,7 @@ def test_a_response_in_the_background_is_fetched(client: openai.OpenAI, upstream
     upstream.delay_s = 0.3
     begun = client.responses.create(model="demo", input=TASK, background=True)
     assert (begun.status, begun.background, begun.output) == ("queued", True, [])
-    with pytest.raises(openai.BadRequestError, match="is queued; continue one"):
+    with pytest.raises(openai.BadRequestError, match="queued; "):
         client.responses.create(model="demo", input="x", previous_response_id=begun.id)
     done = ended(client, begun.id)
     assert (done.id, done.status, done.output_text) == (begun.id, "completed", BEST)
@@ -303,7 +303,7 @@ def test_a_response_in_the_background_is_cancelled(client: openai.OpenAI, upstre
     client.responses.delete(begun.id)
     upstream.delay_s = 0
     other = client.responses.create(model="demo", input=TASK)
-    with pytest.raises(openai.BadRequestError, match="nothing to cancel"):
+    with pytest.raises(openai.BadRequestError, match="background"):
         client.responses.cancel(other.id)
 
 

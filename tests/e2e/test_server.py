@@ -96,10 +96,10 @@ def test_play_says_how_to_start_a_server() -> None:
 
 def test_play_hands_on_why_the_server_refused(url: str) -> None:
     config = PlayConfig(CORRIDOR, url=url, num_candidates=1000)
-    with pytest.raises(ScorerUnavailableError, match="num_candidates is 1000; ask for 1 to 64"):
+    with pytest.raises(ScorerUnavailableError, match=r"num_candidates is 1000; .* 1 to 64"):
         run_play(config, console=Console(file=io.StringIO()))
 
 
 def test_play_refuses_a_task_that_is_not_there() -> None:
-    with pytest.raises(ConfigError, match="task is 5, but the environment has tasks 0 to 0"):
+    with pytest.raises(ConfigError, match=r"task is 5, .* 0 to 0"):
         run_play(PlayConfig(CORRIDOR, task=5), console=Console(file=io.StringIO()))

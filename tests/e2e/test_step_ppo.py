@@ -166,7 +166,7 @@ def test_a_task_without_room_for_an_action_is_named(tmp_path: Path, monkeypatch:
     play = module("train_trl_episodes").Rollouts(suite, loaded.renderer, sampling=sampling, max_steps=1, seed=0)
     trainer = SimpleNamespace(model=loaded.model, accelerator=SimpleNamespace(unwrap_model=lambda model: model))
     [task] = suite.tasks
-    with pytest.raises(HistoryTooLongError, match=f"task {task.id} leaves the policy no room"):
+    with pytest.raises(HistoryTooLongError, match=f"task {task.id} .*room"):
         play([[{"role": "user", "content": task.id}]], trainer)
 
 

@@ -49,13 +49,13 @@ def test_an_event_may_have_several_lines_and_other_fields() -> None:
 
 
 def test_a_stream_that_breaks_off_is_no_answer() -> None:
-    with pytest.raises(errors.UnreachableError, match=r"broke off .* \(request r0\)"):
+    with pytest.raises(errors.UnreachableError, match=r"\(request r0\)"):
         read(iter([event("a").encode()]))
 
 
 def test_a_failure_in_the_stream_is_raised_as_its_class() -> None:
     error = {"error": {"code": "scorer_unavailable", "message": "the Q model is gone"}}
-    with pytest.raises(errors.ScorerUnavailableError, match="the Q model is gone"):
+    with pytest.raises(errors.ScorerUnavailableError, match="Q model"):
         read(iter([event("a").encode(), f"data: {json.dumps(error)}\n\n".encode()]))
 
 
@@ -99,7 +99,7 @@ def test_a_connection_that_breaks_in_the_stream_is_told_as_ours() -> None:
     with client_of(lambda _: httpx.Response(200, content=_breaking())) as client:
         chunks = client.chat_stream(TASK)
         assert next(chunks).content == "a"
-        with pytest.raises(errors.UnreachableError, match="reset by peer"):
+        with pytest.raises(errors.UnreachableError, match=r"/v1/chat/completions .*\(reset .*base_url"):
             next(chunks)
 
 

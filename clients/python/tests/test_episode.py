@@ -40,7 +40,7 @@ def test_a_step_tells_the_server_what_was_earned_before_it(client: QGuide) -> No
     with client.episode(num_candidates=2) as episode:
         episode.act("You see a desk. Your task is to: look.")
         for step in (episode.act, lambda o, **told: episode.choose(o, ["Action: look"], **told)):
-            with pytest.raises(errors.RefusedError, match="earned is 1e\\+09; this server takes"):
+            with pytest.raises(errors.RefusedError, match=r"earned is 1e\+09; .* -100 to 100; .*QGUIDE_MAX_REWARD"):
                 step("Nothing happens.", earned=1e9)
             step("Nothing happens.", earned=0.5)
         assert episode.finish(0.75).reward == 0.75
@@ -129,7 +129,7 @@ def test_a_step_that_failed_can_be_taken_again(client: QGuide) -> None:
 def test_no_step_comes_after_the_end(client: QGuide) -> None:
     with client.episode() as episode:
         episode.act("Your task is to: look.")
-    with pytest.raises(errors.EpisodeError, match="has ended; begin another"):
+    with pytest.raises(errors.EpisodeError, match="ended; begin"):
         episode.act("You are back.")
 
 

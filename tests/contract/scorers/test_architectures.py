@@ -131,15 +131,15 @@ SHAPE: dict[str, Any] = {
                 bos_token_id=0,
                 eos_token_id=0,
             ),
-            "0 of its 2 layers",
+            "0 .* 2 layers",
         ),
-        (Lfm2Config(**SHAPE, layer_types=["full_attention", "conv"]), "1 of its 2 layers"),
-        (Lfm2Config(**SHAPE, layer_types=["conv", "full_attention"]), "layer 1 has attention"),
+        (Lfm2Config(**SHAPE, layer_types=["full_attention", "conv"]), "1 .* 2 layers"),
+        (Lfm2Config(**SHAPE, layer_types=["conv", "full_attention"]), "layer 1 .*attention"),
     ],
     ids=["attention-of-its-own", "convolution-last", "convolution-first"],
 )
 def test_a_trunk_that_would_score_wrongly_is_refused_at_load(trunk: PretrainedConfig, reason: str) -> None:
-    with pytest.raises(CheckpointError, match=f"does not run on packed tokens .*{reason}"):
+    with pytest.raises(CheckpointError, match=f"packed .*{reason}"):
         SharedPrefixScorer(q_model_on(trunk))
 
 

@@ -27,7 +27,7 @@ def test_a_q_model_trains_on_trees_or_is_refused_with_the_reason(model_type: str
         if model_type in recurrent:
             assert reads_branches(trunk) == (model_type in TREE_BRANCHES)
     else:
-        with pytest.raises(ConfigError, match=r"packed tree|in its tree"):
+        with pytest.raises(ConfigError, match=r" 0\.0001 .*attention|tree .*attention"):
             require_packable(loaded.model)
 
 

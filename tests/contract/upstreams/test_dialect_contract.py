@@ -133,15 +133,15 @@ async def test_an_image_is_sent(upstream: DialectUpstream, url: str, name: Diale
 @pytest.mark.parametrize(
     ("fault", "kind", "message"),
     [
-        ("429", UpstreamBusyError, "takes no more requests now"),
-        ("503", UpstreamUnavailableError, "answered with 5(03|29)"),
-        ("500", UpstreamError, "answered with 500"),
-        ("401", UpstreamError, "refused this server's key with 401"),
-        ("policy", UpstreamRefusedError, "this is not allowed"),
-        ("context", HistoryTooLongError, "upstream demo refused"),
-        ("garbage", UpstreamError, "did not answer with a "),
-        ("empty", UpstreamError, "did not answer with a "),
-        ("hang", UpstreamTimeoutError, r"was silent for 0\.2 s"),
+        ("429", UpstreamBusyError, "later"),
+        ("503", UpstreamUnavailableError, "5(03|29)"),
+        ("500", UpstreamError, "500"),
+        ("401", UpstreamError, "key .*401"),
+        ("policy", UpstreamRefusedError, ": .*allowed$"),
+        ("context", HistoryTooLongError, "demo .*: "),
+        ("garbage", UpstreamError, "with .*(completion|message|response|candidates)$"),
+        ("empty", UpstreamError, "with .*(completion|message|response|candidates)$"),
+        ("hang", UpstreamTimeoutError, r"0\.2 s; .*timeout_s"),
     ],
 )
 async def test_failures_mean_the_same(
@@ -172,7 +172,7 @@ async def test_a_parameter_that_only_chats_have_is_refused_unless_it_says_nothin
         neutral = {"logit_bias": {}, "frequency_penalty": 0, "seed": 3, "logprobs": False}
         await policy.sample(HISTORY, n=1, sampling=Sampling(seed=4, parameters=neutral))
         sampling = Sampling(parameters={"logit_bias": {"5": 1}})
-        with pytest.raises(UnsupportedParameterError, match="has no 'logit_bias'"):
+        with pytest.raises(UnsupportedParameterError, match="'logit_bias'"):
             await policy.sample(HISTORY, n=1, sampling=sampling)
     [asked] = upstream.asked
     assert not {"logit_bias", "frequency_penalty", "seed", "logprobs", "n"} & asked.keys()

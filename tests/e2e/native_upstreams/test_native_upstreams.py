@@ -178,7 +178,7 @@ def test_without_such_a_route_the_q_model_counts_which_needs_a_tokenizer() -> No
         with (
             serving_app(create_app(settings)) as url,
             claude(url) as client,
-            pytest.raises(anthropic.BadRequestError, match="nothing can count"),
+            pytest.raises(anthropic.BadRequestError, match=r"qguide\.q_model"),
         ):
             client.messages.count_tokens(model="demo", messages=ASKED)
 
@@ -197,7 +197,7 @@ def test_where_the_upstream_is_gone_the_q_model_counts_or_that_is_told() -> None
     with (
         serving_app(create_app(scripted)) as url,
         claude(url) as client,
-        pytest.raises(anthropic.InternalServerError, match="cannot be reached"),
+        pytest.raises(anthropic.InternalServerError, match=r"\(\w+Error\)"),
     ):
         client.messages.count_tokens(model="demo", messages=ASKED)
 
@@ -306,7 +306,7 @@ def test_a_request_in_the_upstreams_dialect_goes_on_as_it_came(
 
 def test_errors_of_a_native_upstream_are_the_callers(url: str, fake: DialectUpstream) -> None:
     fake.fault, fake.faults_left = "context", 1
-    with claude(url) as client, pytest.raises(anthropic.BadRequestError, match="too long"):
+    with claude(url) as client, pytest.raises(anthropic.BadRequestError, match="9 tokens > 8"):
         client.messages.create(model="messages", max_tokens=9, messages=ASKED, extra_body={**ONE})
     fake.fault, fake.faults_left = "429", 1
     with gpt(url) as client, pytest.raises(openai.RateLimitError) as raised:

@@ -30,7 +30,7 @@ def test_a_tool_that_anthropic_defines_and_the_caller_runs_goes_on_to_its_dialec
         assert tool["function"]["parameters"]["properties"].keys() == {"command", "restart"}
         for policy, kind in (("chat", "memory_20990101"), ("messages", "web_search_20250305")):
             tools[0]["type"] = kind
-            with pytest.raises(anthropic.BadRequestError, match="is no custom tool"):
+            with pytest.raises(anthropic.BadRequestError, match="input_schema"):
                 client.messages.create(model=policy, messages=ASKED, **asked)
         tools[0]["type"] = "bash_20250124"
         asked["extra_body"] = {"qguide": {"policies": [{"name": "chat", "n": 2}]}}
@@ -59,7 +59,7 @@ def test_a_toolset_goes_on_to_its_dialect_and_is_functions_for_others(url: str, 
         assert client.beta.messages.create(model="messages", messages=turns, **asked).content
         assert fake.asked[-1]["messages"][-1]["content"] == [result]
         toolset["type"] = "computer_toolset_20990101"
-        with pytest.raises(anthropic.BadRequestError, match="is no custom tool"):
+        with pytest.raises(anthropic.BadRequestError, match="input_schema"):
             client.beta.messages.create(model="chat", messages=ASKED, **asked)
 
 

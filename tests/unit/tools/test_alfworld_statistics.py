@@ -72,9 +72,9 @@ def test_the_scene_number_tells_the_room(scene: int, kind: str) -> None:
 
 
 def test_folders_that_say_nothing_are_refused(tmp_path: Path) -> None:
-    with pytest.raises(InvalidGameError, match="does not end with a scene number"):
+    with pytest.raises(InvalidGameError, match=r"task-150/trial/game\.tw-pddl: .* 1 to 430;"):
         room_kind(Path("task-150/trial/game.tw-pddl"))
-    with pytest.raises(InvalidGameError, match=r"no game\.tw-pddl below"):
+    with pytest.raises(InvalidGameError, match=r"game\.tw-pddl .*train"):
         count_statistics(tmp_path)
 
 

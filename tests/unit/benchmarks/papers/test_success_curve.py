@@ -32,5 +32,5 @@ def test_evaluations_of_different_tasks_make_no_curve(tmp_path: Path) -> None:
 
 
 def test_a_folder_without_results_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(RecordError, match=r"results\.json has no valid results"):
+    with pytest.raises(RecordError, match=r"results\.json .*`qguide evaluate`"):
         run_success_curve([tmp_path], tmp_path / "c.png", console=QUIET)

@@ -129,5 +129,5 @@ def test_a_line_that_is_no_episode_is_named(tmp_path: Path) -> None:
 
 
 def test_runs_without_an_action_are_an_error(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match=r"no run .* named like none\*"):
+    with pytest.raises(ConfigError, match=r"none\* .* 2 tasks; .*environment\.task_ids"):
         run_recorded_groups(configure(tmp_path, runs=("none*",)))

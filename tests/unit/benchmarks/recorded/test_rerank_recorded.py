@@ -43,7 +43,7 @@ def test_a_q_model_and_its_policy_choose_beside_the_baselines(tmp_path: Path) ->
 def test_the_best_run_of_a_single_test_fold_is_chosen_on_its_training_folds(tmp_path: Path) -> None:
     test, training = (write_fold(tmp_path / str(seed), seed) for seed in (0, 1))
     folds = (RerankFold(groups=test),)
-    with pytest.raises(ValueError, match="name its training folds in training"):
+    with pytest.raises(ValueError, match=r"fold .*training"):
         RerankConfig(folds=folds, output=tmp_path / "alone")
     config = RerankConfig(folds=folds, training=(training,), output=tmp_path / "reranked")
     means = run_rerank_recorded(config)
@@ -52,11 +52,11 @@ def test_the_best_run_of_a_single_test_fold_is_chosen_on_its_training_folds(tmp_
     [row] = read_rows(RunFolder(config.output).rows, RerankedRow)
     assert row == next(iter(read_rows(RunFolder(both.output).rows, RerankedRow)))
     assert means["best-run"] == row.methods["best-run"]
-    with pytest.raises(ConfigError, match="library/0 is in two folds"):
+    with pytest.raises(ConfigError, match=r"library/0 .*two .*folds"):
         run_rerank_recorded(RerankConfig(folds=folds, training=(test,), output=tmp_path / "same"))
 
 
 def test_a_task_in_two_folds_is_refused(tmp_path: Path) -> None:
     fold = RerankFold(groups=write_fold(tmp_path / "0", 0))
-    with pytest.raises(ConfigError, match="library/0 is in two folds"):
+    with pytest.raises(ConfigError, match=r"library/0 .*two .*folds"):
         run_rerank_recorded(RerankConfig(folds=(fold, fold), output=tmp_path / "reranked"))

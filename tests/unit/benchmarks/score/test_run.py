@@ -103,7 +103,7 @@ def test_lengths_do_not_come_again_if_histories_may_be_shorter(tmp_path: Path, m
     score_bench(a_config(tmp_path, fewer=20, **usual))
     assert len(set(lengths)) > 2
     assert all(20 <= length <= 40 for length in lengths)
-    with pytest.raises(ValueError, match=r"with fewer = 35 a step may be 5x3x8: a history of 5 tokens"):
+    with pytest.raises(ValueError, match=r"fewer = 35 .*5x3x8: .* 5 tokens .* 11 "):
         a_config(tmp_path, fewer=35, **usual)
 
 
@@ -250,7 +250,7 @@ def test_those_in_processes_of_their_own_take_part_and_agree(tmp_path: Path) -> 
 
 def test_a_python_without_vllm_is_refused_with_what_it_said(tmp_path: Path) -> None:
     config = a_config(tmp_path, peers=("vllm",), vllm_python=sys.executable)
-    with pytest.raises(ConfigError, match=r"(?s)vLLM exited; its .*No module named 'vllm'"):
+    with pytest.raises(ConfigError, match=r"(?s)vLLM .*ModuleNotFoundError: .*'vllm'"):
         score_bench(config)
 
 

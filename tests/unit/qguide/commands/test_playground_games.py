@@ -54,11 +54,11 @@ def test_no_table_is_no_games_and_a_wrong_one_is_told() -> None:
     known = games_of(FAKES.model_copy(update={"policy": "embedded"}))
     assert known is not None
     assert known.name == "alfworld"
-    with pytest.raises(ConfigError, match="environment 'chess' is unknown"):
+    with pytest.raises(ConfigError, match=r"'chess' .*alfworld, "):
         build_games({"name": "chess"})
     with pytest.raises(ValidationError, match="counts"):
         build_games({"name": "fake", "counts": 3})
-    with pytest.raises(ConfigError, match="are tool calls, which the race does not make"):
+    with pytest.raises(ConfigError, match=r"intercode-sql-tools .*QGUIDE_PLAYGROUND_GAMES"):
         build_games({"name": "intercode-sql-tools"})
 
 

@@ -123,14 +123,14 @@ def test_what_a_stage_reads_has_to_be_there_only_where_it_is_run(files: Path) ->
     plan = plan_of(files, lost, only=["expert"])
     assert [stage.name for stage in plan.order()] == ["expert"]
     for only in ([], ["policy"], ["trees"]):
-        with pytest.raises(ConfigError, match=r"stage policy reads trajectories.* runs/lost"):
+        with pytest.raises(ConfigError, match=r"policy .*trajectories = runs/lost,"):
             plan_of(files, lost, only=only)
 
 
 def test_a_source_with_a_star_is_there_if_it_names_something(files: Path) -> None:
     (files / "asked/one").mkdir(parents=True)
     assert plan_of(files, 'policy.trajectories=["asked/*"]', only=["policy"]).order()
-    with pytest.raises(ConfigError, match=r"stage policy reads trajectories.* told/\*"):
+    with pytest.raises(ConfigError, match=r"policy .*trajectories = told/\*,"):
         plan_of(files, 'policy.trajectories=["told/*"]', only=["policy"])
 
 
@@ -140,7 +140,7 @@ def test_rows_at_an_address_are_looked_for_by_the_job(files: Path) -> None:
 
 
 def test_a_stage_that_is_not_there_cannot_be_run(files: Path) -> None:
-    with pytest.raises(ConfigError, match=r"--only tree: .* name one of trees, policy, expert"):
+    with pytest.raises(ConfigError, match=r"--only tree: .* trees, policy, expert$"):
         plan_of(files, only=["tree"])
 
 
@@ -179,26 +179,26 @@ def test_overrides_follow_those_of_the_file(files: Path) -> None:
 def test_a_need_that_no_file_shows_is_named(files: Path) -> None:
     text = (files / "pipeline.toml").read_text()
     (files / "pipeline.toml").write_text(text.replace('"sft.toml"', '"sft.toml"\nneeds = ["late"]'))
-    with pytest.raises(ConfigError, match=r"stages\.policy\.needs has 'late'; name another stage"):
+    with pytest.raises(ConfigError, match=r"stages\.policy\.needs .*'late'; .* trees, policy, expert$"):
         plan_of(files)
     (files / "pipeline.toml").write_text(text.replace('"collect.toml"', '"collect.toml"\nneeds = ["trees"]'))
-    with pytest.raises(ConfigError, match=r"stages .*trees.* need each other"):
+    with pytest.raises(ConfigError, match="trees -> expert -> policy -> trees"):
         plan_of(files)
 
 
 @pytest.mark.parametrize(
     ("overrides", "message"),
     [
-        (["policy.output=runs/expert"], "policy and expert both write"),
-        (["trees.output=runs/expert/trees"], "trees and expert lie one inside the other"),
-        (["policy.output=runs/pipeline"], "policy writes .*, where the pipeline keeps its logs"),
-        (["policy.output=runs/pipeline/logs"], "policy writes .*, where the pipeline keeps"),
-        (["trees.output=runs", "expert.output=e", "policy.output=p"], "trees writes .*/runs,"),
-        (["trees.policy=runs/trees/checkpoint"], "trees reads its own output"),
-        (['policy.trajectories=["elsewhere"]'], "reads trajectories = elsewhere, which does not"),
-        (["tree.parallel=9"], "there is no stage 'tree'; name one of trees, policy, expert"),
-        (["parallel=9"], "names neither a stage nor a value"),
-        (["trees.paralel=9"], "paralel: there is no such field"),
+        (["policy.output=runs/expert"], "policy .*expert .*/runs/expert; .*output"),
+        (["trees.output=runs/expert/trees"], "trees .*expert .*/runs/expert/trees .*/runs/expert; .*output"),
+        (["policy.output=runs/pipeline"], "policy .*/runs/pipeline, .*logs"),
+        (["policy.output=runs/pipeline/logs"], "policy .*/runs/pipeline/logs, .*logs"),
+        (["trees.output=runs", "expert.output=e", "policy.output=p"], "trees .*/runs, .*logs"),
+        (["trees.policy=runs/trees/checkpoint"], "trees .*/runs/trees; .*change"),
+        (['policy.trajectories=["elsewhere"]'], "policy .*trajectories = elsewhere,"),
+        (["tree.parallel=9"], r"--set 'tree\.parallel=9': .* trees, policy, expert$"),
+        (["parallel=9"], "--set 'parallel=9' .*NAME=value"),
+        (["trees.paralel=9"], r"explore\.toml .*\n  paralel: .* calls, "),
     ],
 )
 def test_a_plan_that_cannot_be_run_is_refused(files: Path, overrides: list[str], message: str) -> None:
@@ -214,7 +214,7 @@ def test_stages_may_write_beside_the_logs_of_the_pipeline(files: Path) -> None:
 def test_an_unknown_job_is_refused(files: Path) -> None:
     text = (files / "pipeline.toml").read_text()
     (files / "pipeline.toml").write_text(text.replace('"explore"', '"expand"'))
-    with pytest.raises(ConfigError, match="job 'expand' is unknown; name one of import, learn"):
+    with pytest.raises(ConfigError, match=r"'expand' .*import, learn"):
         plan_of(files)
 
 

@@ -53,7 +53,7 @@ def test_stages_that_are_not_wanted_are_neither_run_nor_forgotten() -> None:
     assert states() == {"a": "finished", "b": "finished"}
     changed = stage("a", finished("a"), value=1)
     run(plan_of(changed, b, wanted={"b"}))  # what is not wanted may have changed
-    with pytest.raises(ConfigError, match="stage a has finished, but since then"):
+    with pytest.raises(ConfigError, match=r"\ba .*finished, .*value was 0 .* 1; .*--redo-changed"):
         run(plan_of(changed, b))
 
 
@@ -89,7 +89,7 @@ def test_a_failure_stops_what_needs_it_and_names_the_end_of_its_log() -> None:
         stage("c", finished("c"), needs=("b",)),
         stage("d", finished("d")),
     )
-    with pytest.raises(StageFailedError, match=r"(?s)stage a ended .* 1; .*a\.log:.*no such game"):
+    with pytest.raises(StageFailedError, match=r"(?s)^stage a .* 1; .*a\.log:.*no .*game"):
         run(plan)
     assert states() == {"a": "failed", "b": "blocked", "c": "blocked", "d": "finished"}
     assert events() == ["d"]
@@ -111,7 +111,7 @@ def test_a_second_start_runs_only_what_is_left() -> None:
 def test_a_finished_stage_with_another_configuration_is_refused_or_moved_aside() -> None:
     run(plan_of(stage("a", finished("a"), value=1)))
     changed = plan_of(stage("a", finished("a"), value=2), stage("b", finished("b")))
-    with pytest.raises(ConfigError, match=r"stage a has finished, .*value was 1 and is 2; restore"):
+    with pytest.raises(ConfigError, match=r"\ba .*finished, .*value was 1 .* 2; .*--redo-changed"):
         run(changed)
     assert events() == ["a"]
     run(changed, redo_changed=True)
@@ -129,7 +129,7 @@ def test_a_stage_whose_input_is_made_anew_and_differs_is_not_kept_silently() -> 
     Path("a/rows").unlink()
     Path("a").rmdir()
     other = plan_of(stage("a", finished("a", "2")), stage("b", finished("b"), needs=("a",)))
-    with pytest.raises(StageFailedError, match="since then a has changed"):
+    with pytest.raises(StageFailedError, match=r"\bb .*finished, .*\ba .*; .*--redo-changed"):
         run(other)
     run(other, redo_changed=True)
     assert events() == ["a", "b", "a", "a", "b"]
@@ -138,11 +138,11 @@ def test_a_stage_whose_input_is_made_anew_and_differs_is_not_kept_silently() -> 
 def test_an_unfinished_stage_whose_input_was_replaced_does_not_mix_the_rows_of_both() -> None:
     copy = "write('b/' + pathlib.Path('a/rows').read_text()); note('b')"
     dies = plan_of(stage("a", finished("a", "old")), stage("b", f"{copy}; sys.exit(1)", needs=("a",)))
-    with pytest.raises(StageFailedError, match="stage b ended with status 1"):
+    with pytest.raises(StageFailedError, match=r"\bb .*status 1; .*b\.log"):
         run(dies)
     Path("a/rows").write_text("new")
     repaired = plan_of(stage("a", finished("a")), stage("b", copy, needs=("a",)))
-    with pytest.raises(ConfigError, match="stage b is unfinished, but since then a has changed"):
+    with pytest.raises(ConfigError, match=r"\bb .*unfinished, .*\ba .*; .*--redo-changed"):
         run(repaired)
     assert events() == ["a", "b"]
     run(repaired, redo_changed=True)
@@ -190,7 +190,7 @@ def test_failures_of_a_finished_stage_are_counted_and_tried_again_when_told() ->
     assert events() == ["a", "b", "a"], "b has the same input"
     for task in ("y", "z"):
         Path("able", task).touch()
-    with pytest.raises(StageFailedError, match="stage b has finished, but since then a has chang"):
+    with pytest.raises(StageFailedError, match=r"\bb .*finished, .*\ba .*; .*--redo-changed"):
         run(plan, retry_failures=True)
     assert summary().stages["a"].failures == 0
     run(plan, retry_failures=True, redo_changed=True)
@@ -285,7 +285,7 @@ time.sleep(600)
 def test_only_one_pipeline_runs_in_a_folder() -> None:
     with (
         locked_folder(Path("pipeline")),
-        pytest.raises(ConfigError, match="a pipeline is running in pipeline"),
+        pytest.raises(ConfigError, match=r"pipeline; .*output"),
         locked_folder(Path("pipeline")),
     ):
         pass
@@ -294,7 +294,7 @@ def test_only_one_pipeline_runs_in_a_folder() -> None:
 def test_a_summary_of_something_else_is_refused() -> None:
     Path("pipeline").mkdir()
     Path("pipeline/summary.json").write_text(json.dumps({"rows": 3}))
-    with pytest.raises(ConfigError, match="is not a pipeline's summary"):
+    with pytest.raises(ConfigError, match=r"pipeline/summary\.json .*\(Extra "):
         SummaryFile(Path("pipeline"))
 
 
