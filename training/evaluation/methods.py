@@ -20,7 +20,7 @@ from qguide.qnet.decision.selection import DEFAULT_TAU, PriorBy
 from qguide.qnet.errors import ConfigError
 from qguide.qnet.models.manifest import PriorSection
 from qguide.qnet.packages import import_named, raised_text
-from qguide.qnet.types import Candidate, History, Message, SampleRequest, Sampling
+from qguide.qnet.types import Candidate, History, SampleRequest, Sampling
 from qguide.training.rollouts.episode import (
     Agent,
     AgentStep,
@@ -122,7 +122,11 @@ def _choosing(play: Play, seed: int, task_id: str, pick: Pick) -> Agent:
     def choose(history: History, step: int) -> Generator[ModelRequest, Any, AgentStep]:
         candidates: list[Candidate] = yield SampleRequest(history, play.candidates, sampling_at(step))
         rng = Random(derived_seed(seed, task_id, step, "pick"))
-        return _choice(candidates, pick(history, candidates, rng).message)
+        return AgentStep(
+            message=pick(history, candidates, rng).message,
+            completion_tokens=sum(candidate.completion_tokens for candidate in candidates),
+            distinct_candidates=len({candidate.message for candidate in candidates}),
+        )
 
     return choose
 
@@ -216,14 +220,6 @@ def adaptive(play: Play, seed: int, task_id: str) -> Agent:
         return choice
 
     return choose
-
-
-def _choice(candidates: Sequence[Candidate], chosen: Message) -> AgentStep:
-    return AgentStep(
-        message=chosen,
-        completion_tokens=sum(candidate.completion_tokens for candidate in candidates),
-        distinct_candidates=len({candidate.message for candidate in candidates}),
-    )
 
 
 Method = Callable[[Play, int, str], Agent]

@@ -7,10 +7,9 @@ loaded game again.
 from collections.abc import Callable, Sequence
 from contextlib import closing, suppress
 from dataclasses import dataclass
-from typing import Any
 
 from qguide.qnet.errors import EnvironmentFailureError, QGuideError
-from qguide.training.environment import Environment, EnvironmentBundle
+from qguide.training.environment import Environment
 from qguide.training.evaluation.beam_search import BeamSearch
 from qguide.training.evaluation.lats import TreeSearch
 from qguide.training.evaluation.methods import Play, method_of, no_repeat, q_guided
@@ -216,7 +215,13 @@ def episode_row(shared: TaskTrials, trial: MethodTrial, searched: Searched, spen
     values = searched.values or ((),) * len(episodes)
     choices = [choice for episode in episodes for choice in episode.choices]
     trajectories = [
-        _trajectory_cost(shared.playable.environment, episode, valued)
+        TrajectoryCost(
+            reward=episode.reward,
+            success=shared.playable.environment.is_success(episode.reward, episode.terminated),
+            steps=len(episode.steps),
+            completion_tokens=episode.completion_tokens,
+            values=valued,
+        )
         for episode, valued in zip(episodes, values, strict=True)
     ]
     return EpisodeRow(
@@ -242,16 +247,4 @@ def episode_row(shared: TaskTrials, trial: MethodTrial, searched: Searched, spen
         trajectories=tuple(trajectories) if trial.method in MANY_TRAJECTORIES else (),
         reflections=searched.reflections,
         excess_tokens=searched.excess_tokens,
-    )
-
-
-def _trajectory_cost(
-    environment: EnvironmentBundle[Any], episode: Episode, values: tuple[float, ...]
-) -> TrajectoryCost:
-    return TrajectoryCost(
-        reward=episode.reward,
-        success=environment.is_success(episode.reward, episode.terminated),
-        steps=len(episode.steps),
-        completion_tokens=episode.completion_tokens,
-        values=values,
     )

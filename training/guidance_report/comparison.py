@@ -49,7 +49,7 @@ Mask = NDArray[np.bool_]
 
 def arms_of(columns: Columns, among: Mask) -> tuple[Arm, ...]:
     """The arms, by descending number of episodes."""
-    arms = [_arm(columns, number, among) for number in _present(columns, among)]
+    arms = [_arm(columns, int(number), among) for number in np.unique(columns.episodes["arm"][among])]
     return tuple(sorted(arms, key=lambda arm: (-arm.episodes, arm.name)))
 
 
@@ -129,10 +129,6 @@ def _units(columns: Columns, chosen: Mask) -> Column:
 
 def _is_enough(columns: Columns, chosen: Mask) -> bool:
     return len(_units(columns, chosen)) >= (FEWEST_EPISODES if columns.same_tasks else FEWEST_TASKS)
-
-
-def _present(columns: Columns, among: Mask) -> Sequence[int]:
-    return [int(number) for number in np.unique(columns.episodes["arm"][among])]
 
 
 def _arm(columns: Columns, number: int, among: Mask) -> Arm:

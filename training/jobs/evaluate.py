@@ -23,7 +23,7 @@ from rich.console import Console
 from qguide.qnet.decision.early_stop import UntilDecided
 from qguide.qnet.decision.selection import DEFAULT_TAU, PriorBy
 from qguide.qnet.errors import EnvironmentFailureError
-from qguide.qnet.types import BatchPolicy, Sampling, Scorer
+from qguide.qnet.types import Sampling, Scorer
 from qguide.training.data.row_files import sha256_of_rows
 from qguide.training.evaluation.methods import Play, method_of
 from qguide.training.evaluation.paraphrased import Paraphrases, read_paraphrases
@@ -53,7 +53,7 @@ from qguide.training.evaluation.results import (
 from qguide.training.evaluation.schedule import MethodTrial, TaskTrials, plan_trials, play_trials
 from qguide.training.evaluation.search import ValueModels, Verification
 from qguide.training.rollouts.harness import PlayableTask, RolloutConfig, Rollouts, open_rollouts
-from qguide.training.rollouts.hosted import HostedPolicy, is_hosted
+from qguide.training.rollouts.hosted import is_hosted
 from qguide.training.rollouts.judges import usage_of
 from qguide.training.rollouts.models import (
     EMBEDDED,
@@ -62,6 +62,7 @@ from qguide.training.rollouts.models import (
     sha256_of_policy,
     sha256_of_q_model,
 )
+from qguide.training.rollouts.policies import JobPolicy
 from qguide.training.rollouts.rollout import RolloutTask
 from qguide.training.rollouts.usage import UpstreamUsage
 
@@ -195,7 +196,7 @@ class EvaluateConfig(RolloutConfig):
 def run_evaluate(
     config: EvaluateConfig,
     *,
-    policy: BatchPolicy | HostedPolicy | None = None,
+    policy: JobPolicy | None = None,
     scorer: Scorer | None = None,
     verifier: Scorer | None = None,
     console: Console | None = None,
@@ -242,7 +243,7 @@ def _with_fitted_prior(config: EvaluateConfig) -> EvaluateConfig:
 
 
 def _play_all(
-    config: EvaluateConfig, rollouts: Rollouts, policy: BatchPolicy | HostedPolicy, models: ValueModels
+    config: EvaluateConfig, rollouts: Rollouts, policy: JobPolicy, models: ValueModels
 ) -> list[EpisodeFailure]:
     evaluator = _Evaluator(config, rollouts, observes=models.observes)
     rollouts.play(

@@ -28,7 +28,7 @@ from rich.console import Console
 from qguide.qnet.chat_messages import message_key
 from qguide.qnet.errors import ConfigError
 from qguide.qnet.records import ROOT_ID, NodeRow, TreeRow, rows_of
-from qguide.qnet.types import BatchPolicy, Scorer
+from qguide.qnet.types import Scorer
 from qguide.training.algorithms.tree import EXPERT, Node, Tree
 from qguide.training.data.preferences import PreferenceRow, preference_row, scored_messages
 from qguide.training.data.records import node_row, step_from_row, tree_from_row
@@ -37,9 +37,10 @@ from qguide.training.data.trajectories import Trajectory, best_trajectories
 from qguide.training.exploration.contrast import Contrast, Contrasted, RewardModel, contrast_task
 from qguide.training.exploration.step_rewards import StepRewards
 from qguide.training.rollouts.harness import PlayableTask, Rollouts
-from qguide.training.rollouts.hosted import PREFIX, ROW_FIELDS, HostedPolicy, is_hosted
+from qguide.training.rollouts.hosted import PREFIX, ROW_FIELDS, is_hosted
 from qguide.training.rollouts.method import JobModels, Method, MethodConfig, PlayedTask, hashes_of, play_job
 from qguide.training.rollouts.models import EMBEDDED
+from qguide.training.rollouts.policies import JobPolicy
 from qguide.training.rollouts.rollout import RolloutTask
 from qguide.training.trajectory import Step
 
@@ -83,8 +84,8 @@ class IprConfig(MethodConfig):
 def run_ipr(
     config: IprConfig,
     *,
-    policy: BatchPolicy | HostedPolicy | None = None,
-    rollouts: BatchPolicy | HostedPolicy | None = None,
+    policy: JobPolicy | None = None,
+    rollouts: JobPolicy | None = None,
     q_model: Scorer | None = None,
     console: Console | None = None,
 ) -> dict[str, float]:

@@ -22,7 +22,7 @@ from qguide.qnet.types import BatchPolicy, SampleRequest, Scorer
 from qguide.qnet.work import all_of, in_session
 from qguide.training.data.runs import JsonlWriter, RunFolder
 from qguide.training.rollouts.hosted import Draw, HostedPolicy
-from qguide.training.rollouts.policies import HostedPolicies, HostedPolicyWithRollouts, JobPolicy
+from qguide.training.rollouts.policies import JobPolicy, is_any_hosted, policies_of
 from qguide.training.rollouts.rollout import Answer, RolloutTask, TaskTimings, answer_all
 from qguide.training.rollouts.rounds import (
     Batches,
@@ -65,15 +65,16 @@ def run_rollouts(
     scores: Batches[T] | None = Batches(scorer.score, computed_tokens) if scorer else None
     reports = Reports(on_done, on_failure, on_usage)
     pool = ThreadPoolExecutor(environment_threads) if environment_threads else None
-    if not isinstance(policy, HostedPolicies):
+    if policy is None or not is_any_hosted(policy):
+        assert not isinstance(policy, HostedPolicy)
         draws: Batches[T] | None = Batches(policy.sample_batch, generated_tokens) if policy else None
         Driver(draws, scores, pool, reports).run(iter(tasks), parallel)
         return
+    both = policies_of(policy)
 
     async def run() -> None:
         async with AsyncExitStack() as stack:
-            hosted = await _hosted_draws(policy, stack)
-            driver = _HostedDriver(hosted, scores, pool, reports)
+            driver = _HostedDriver(await _hosted_draws(both, stack), scores, pool, reports)
             await driver.run_on_loop(iter(tasks), parallel)
 
     asyncio.run(run())
@@ -107,21 +108,14 @@ class _HostedDraws:
     own: BatchPolicy | None
 
 
-async def _hosted_draws(policy: HostedPolicies, stack: AsyncExitStack) -> _HostedDraws:
-    """The draws of a policy, which is connected until the stack is closed."""
-
-    async def connected(one: BatchPolicy | HostedPolicy) -> Draw | None:
-        if isinstance(one, HostedPolicy):
-            return await stack.enter_async_context(one.connected())
-        return None
-
-    if isinstance(policy, HostedPolicy):
-        draw = await connected(policy)
-        return _HostedDraws(draw, draw, None)
-    assert isinstance(policy, HostedPolicyWithRollouts)
-    both = (policy.branching, policy.rollouts)
-    own = next((one for one in both if not isinstance(one, HostedPolicy)), None)
-    return _HostedDraws(await connected(both[0]), await connected(both[1]), own)
+async def _hosted_draws(both: tuple[JobPolicy, JobPolicy], stack: AsyncExitStack) -> _HostedDraws:
+    """The draws of two policies, or of one twice, which are connected until the stack is closed."""
+    draws: dict[object, Draw] = {}
+    for policy in dict.fromkeys(both):
+        if isinstance(policy, HostedPolicy):
+            draws[policy] = await stack.enter_async_context(policy.connected())
+    own = next((policy for policy in both if not isinstance(policy, HostedPolicy)), None)
+    return _HostedDraws(draws.get(both[0]), draws.get(both[1]), own)
 
 
 class _HostedDriver(Driver[T]):

@@ -23,7 +23,7 @@ from pydantic import BaseModel, Field, model_validator
 from rich.console import Console
 
 from qguide.qnet.errors import ConfigError, EnvironmentFailureError, QGuideError
-from qguide.qnet.types import BatchPolicy, Scorer
+from qguide.qnet.types import Scorer
 from qguide.training.data.row_files import ROWS
 from qguide.training.data.runs import JsonlWriter, RunFolder, finished_task_ids, open_run
 from qguide.training.environment import Branching, Environment, EnvironmentBundle, Task
@@ -41,7 +41,6 @@ from qguide.training.rollouts.driver import HostedRun, run_rollouts
 from qguide.training.rollouts.game import Game
 from qguide.training.rollouts.hosted import (
     UPSTREAMS_MAY_CHANGE,
-    HostedPolicy,
     Upstreams,
     build_hosted_policy,
     is_hosted,
@@ -57,7 +56,7 @@ from qguide.training.rollouts.models import (
     build_scorer,
     name_of_weights,
 )
-from qguide.training.rollouts.policies import HostedPolicies, JobPolicy, ListedPolicy
+from qguide.training.rollouts.policies import JobPolicy, ListedPolicy, is_any_hosted
 from qguide.training.rollouts.remote_models import RayPolicy, RayScorer, Remote
 from qguide.training.rollouts.rollout import RolloutTask, RunBudget, prompted
 from qguide.training.rollouts.usage import UpstreamUsage
@@ -177,7 +176,7 @@ class Rollouts:
         done = finished_task_ids(path) if finished is None else finished
         waiting = [task for task in self.suite.tasks if task.id not in done]
         self._had_rows = path.exists() and path.stat().st_size > 0
-        failed = _failed_task_ids(self.folder.metrics)
+        failed = {row["task_id"] for row in _rows_of(self.folder.metrics) if "task_id" in row and "error" in row}
         waiting.sort(key=lambda task: task.id in failed)  # stable: otherwise in the suite's order
         total = rows_per_task * len(self.suite.tasks)
         if rows_written is None:
@@ -191,7 +190,7 @@ class Rollouts:
             "on_done": lambda task_id, value, timings: None,
         }
         with self._telling_lost_workers(), JsonlWriter(path) as self._rows, bar as self._bar:
-            if isinstance(policy, HostedPolicies):
+            if is_any_hosted(policy):
                 self._hosted = HostedRun(self.folder, self.metrics)
             for attempt in range(MOST_ATTEMPTS):
                 again = attempt + 1 < MOST_ATTEMPTS
@@ -200,11 +199,7 @@ class Rollouts:
                     (t.id, self.budget.counting(prompted(rollout(self._playable(t)), chat)))
                     for t in takewhile(lambda t: not self.budget.reason, waiting)
                 )
-                if isinstance(policy, HostedPolicies):
-                    assert self._hosted is not None
-                    self._hosted.play(tasks, policy=policy, **how)
-                else:
-                    run_rollouts(tasks, policy=policy, **how)
+                (self._hosted.play if self._hosted else run_rollouts)(tasks, policy=policy, **how)
                 lost, self._lost = set(self._lost), []
                 waiting = [task for task in waiting if task.id in lost]
         self._tell_end()
@@ -265,7 +260,7 @@ class Rollouts:
                 f"all {len(self.failures)} tasks failed; the first was {first.task_id}: {first.error}"
             )
 
-    def build_policy(self, name: str, *, as_agent: bool = True) -> BatchPolicy | HostedPolicy:
+    def build_policy(self, name: str, *, as_agent: bool = True) -> JobPolicy:
         """Build the policy of that name."""
         config, environment = self.config, self.suite.environment
         if is_hosted(name):
@@ -342,11 +337,6 @@ class Rollouts:
         self.failures.append(TaskFailure(task_id, str(error)))
         self.metrics.write({"task_id": task_id, "error": str(error)})
         self.advance(f"{len(self.failures)} failed, most recently {task_id}")
-
-
-def _failed_task_ids(metrics: Path) -> set[str]:
-    """Ids of the tasks that an earlier start of the run could not play."""
-    return {row["task_id"] for row in _rows_of(metrics) if "task_id" in row and "error" in row}
 
 
 def _rows_of(metrics: Path) -> list[dict[str, Any]]:

@@ -1,8 +1,8 @@
 """Q models of the jobs that are judges, prompted chat models: `judge:NAME`."""
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import asynccontextmanager
 from typing import Final
 
 from qguide.qnet.errors import ConfigError
@@ -12,50 +12,11 @@ from qguide.qnet.judging.settings import JudgeSettings
 from qguide.qnet.policies.openai_compatible import OpenAICompatiblePolicy
 from qguide.qnet.scoring.rules import RuledScorer
 from qguide.qnet.types import Candidate, History, Sampling, Scorer, ScoreRequest, ScoreResult
-from qguide.qnet.work import TokenUsage, UpstreamCalls, all_of
+from qguide.qnet.work import TokenUsage, all_of
 from qguide.training.rollouts.hosted import PatientUpstream, read_key
 from qguide.training.rollouts.usage import UpstreamUsage
 
 _HISTORIES_AT_ONCE: Final = 16
-
-
-class BlockingJudge(Scorer):
-    """Judges the requests of a batch at the same time, on an event loop of their own.
-
-    Args:
-        judge: used while `connected` is entered.
-        connected: opens its upstream's connections and closes them again; jobs have no end at
-            which a scorer is closed.
-
-    Attributes:
-        ranks: its values mean nothing beyond their own request.
-        spent: requests and tokens so far.
-    """
-
-    def __init__(self, judge: Judge, connected: Callable[[], AbstractAsyncContextManager[None]]) -> None:
-        self.name = judge.name
-        self.ranks = judge.ranks
-        self.spent = UpstreamCalls()
-        self._judge = judge
-        judge.observe = self._count
-        self._connected = connected
-
-    def score(self, requests: Sequence[ScoreRequest]) -> list[ScoreResult]:
-        """Q of each candidate, in the requests' order; see `Judge.score` for the errors."""
-        return asyncio.run(self._score_all(requests))
-
-    def _count(self, outcome: CallOutcome, spent: TokenUsage) -> None:
-        """Add the requests, those whose answer was of no use included."""
-        self.spent += UpstreamCalls(
-            calls=outcome in ("answered", "unparseable"),
-            cached_calls=outcome == "cached",
-            prompt_tokens=spent.prompt_tokens,
-            completion_tokens=spent.completion_tokens,
-        )
-
-    async def _score_all(self, requests: Sequence[ScoreRequest]) -> list[ScoreResult]:
-        async with self._connected():
-            return await all_of([self._judge.score(request) for request in requests], at_once=_HISTORIES_AT_ONCE)
 
 
 JUDGE: Final = "judge:"
@@ -105,25 +66,36 @@ class _Upstream:
             await self._policy.close()
 
 
-class JudgeScorer(BlockingJudge):
-    """A judge of a job, and what it has cost this run."""
+class JudgeScorer(Scorer):
+    """A judge of a job: the requests of a batch are judged at the same time, on an event loop of their own.
+
+    Its upstream's connections are open as long, because jobs have no end at which a scorer is closed.
+
+    Attributes:
+        ranks: its values mean nothing beyond their own request.
+        usage: requests, tokens and cost of this run; an upstream's cached tokens count as read.
+    """
 
     def __init__(self, name: str, served: ServedJudge) -> None:
-        upstream = _Upstream(name.removeprefix(JUDGE), served)
-        super().__init__(Judge(name, upstream, served.judge), upstream.connected)
+        self._upstream = _Upstream(name.removeprefix(JUDGE), served)
+        self._judge = Judge(name, self._upstream, served.judge)
+        self._judge.observe = self._count
+        self.name, self.ranks = name, self._judge.ranks
         self._prices = served.prices
+        self.usage = UpstreamUsage(cost=0.0 if self._prices else None)
 
-    @property
-    def usage(self) -> UpstreamUsage:
-        """Requests, tokens and cost so far; an upstream's cached tokens count as read."""
-        spent = self.spent
-        tokens = TokenUsage(spent.prompt_tokens, spent.completion_tokens)
-        return UpstreamUsage(
-            requests=spent.calls,
-            prompt_tokens=spent.prompt_tokens,
-            completion_tokens=spent.completion_tokens,
-            cost=self._prices.cost_of(tokens) if self._prices else None,
-        )
+    def score(self, requests: Sequence[ScoreRequest]) -> list[ScoreResult]:
+        """Q of each candidate, in the requests' order; see `Judge.score` for the errors."""
+        return asyncio.run(self._score_all(requests))
+
+    async def _score_all(self, requests: Sequence[ScoreRequest]) -> list[ScoreResult]:
+        async with self._upstream.connected():
+            return await all_of([self._judge.score(request) for request in requests], at_once=_HISTORIES_AT_ONCE)
+
+    def _count(self, outcome: CallOutcome, spent: TokenUsage) -> None:
+        read = TokenUsage(spent.prompt_tokens, spent.completion_tokens)
+        answered = outcome in ("answered", "unparseable")  # those whose answer was of no use included
+        self.usage += UpstreamUsage.of([read], self._prices).model_copy(update={"requests": int(answered)})
 
 
 def usage_of(scorer: object) -> UpstreamUsage | None:

@@ -18,12 +18,11 @@ from typing import ClassVar, Generic, TypeVar
 from pydantic import BaseModel, Field
 from rich.console import Console
 
-from qguide.qnet.types import BatchPolicy, Scorer
+from qguide.qnet.types import Scorer
 from qguide.training.data.row_files import ROWS
 from qguide.training.rollouts.harness import PlayableTask, RolloutConfig, Rollouts, open_rollouts
-from qguide.training.rollouts.hosted import HostedPolicy
 from qguide.training.rollouts.models import sha256_of_policy, sha256_of_q_model
-from qguide.training.rollouts.policies import JobPolicy, with_rollouts
+from qguide.training.rollouts.policies import JobPolicy, PolicyWithRollouts
 from qguide.training.rollouts.rollout import RolloutTask, RunBudget, TaskTimings, TimingsRequest
 
 Config = TypeVar("Config", bound="MethodConfig")
@@ -63,8 +62,8 @@ class JobModels:
         q_model: guides, or values in place of roll-outs.
     """
 
-    policy: BatchPolicy | HostedPolicy | None = None
-    rollouts: BatchPolicy | HostedPolicy | None = None
+    policy: JobPolicy | None = None
+    rollouts: JobPolicy | None = None
     q_model: Scorer | None = None
 
     @property
@@ -72,7 +71,7 @@ class JobModels:
         """Both policies as one."""
         if self.policy is None or self.rollouts is None:
             return self.policy
-        return with_rollouts(self.policy, self.rollouts)
+        return PolicyWithRollouts(self.policy, self.rollouts)
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,8 +142,8 @@ def play_job(
     method: type[Method[Config]],
     config: Config,
     *,
-    policy: BatchPolicy | HostedPolicy | None = None,
-    rollouts: BatchPolicy | HostedPolicy | None = None,
+    policy: JobPolicy | None = None,
+    rollouts: JobPolicy | None = None,
     q_model: Scorer | None = None,
     console: Console | None = None,
 ) -> dict[str, float]:
@@ -198,7 +197,7 @@ def hashes_of(config: MethodConfig, given: JobModels) -> dict[str, str]:
 
 
 def _build(config: MethodConfig, run: Rollouts, given: JobModels, *, as_agent: bool) -> JobModels:
-    def policy(number: int) -> BatchPolicy | HostedPolicy | None:
+    def policy(number: int) -> JobPolicy | None:
         fields = config.policy_fields
         name = getattr(config, fields[number]) if number < len(fields) else ""
         return run.build_policy(name, as_agent=as_agent) if name else None

@@ -1,6 +1,6 @@
 """Policies composed of other policies, and those that play what an environment lists."""
 
-from collections.abc import Generator, Sequence
+from collections.abc import Generator, Iterator, Sequence
 from contextlib import closing
 from dataclasses import replace
 from random import Random
@@ -32,43 +32,33 @@ class PolicyWithRollouts:
     an agent that knows the way back, not how often the policy happens to find it.
     """
 
-    def __init__(self, branching: BatchPolicy, rollouts: BatchPolicy) -> None:
+    def __init__(self, branching: BatchPolicy | HostedPolicy, rollouts: BatchPolicy | HostedPolicy) -> None:
         self.name = branching.name
-        self._branching = branching
-        self._rollouts = rollouts
+        self.branching, self.rollouts = branching, rollouts
 
     def sample_batch(self, requests: Sequence[SampleRequest]) -> list[list[Candidate]]:
-        """Candidates of each request, in order."""
+        """Candidates of each request, in order; where one of them is hosted, the driver asks each by itself."""
         is_rollout = [request.role == "rollout" for request in requests]
-        answers = {
-            rollout: iter(
-                policy.sample_batch([r for r, flag in zip(requests, is_rollout, strict=True) if flag == rollout])
-            )
-            for rollout, policy in ((False, self._branching), (True, self._rollouts))
-        }
+        answers: dict[bool, Iterator[list[Candidate]]] = {}
+        for rollout, policy in ((False, self.branching), (True, self.rollouts)):
+            assert not isinstance(policy, HostedPolicy)
+            own = [r for r, flag in zip(requests, is_rollout, strict=True) if flag == rollout]
+            answers[rollout] = iter(policy.sample_batch(own))
         return [next(answers[flag]) for flag in is_rollout]
 
 
-class HostedPolicyWithRollouts:
-    """The same where at least one of the two policies is hosted."""
-
-    def __init__(self, branching: BatchPolicy | HostedPolicy, rollouts: BatchPolicy | HostedPolicy) -> None:
-        self.name = branching.name
-        self.branching = branching
-        self.rollouts = rollouts
-
-
-HostedPolicies = HostedPolicy | HostedPolicyWithRollouts
-
-JobPolicy = BatchPolicy | HostedPolicies
+JobPolicy = BatchPolicy | HostedPolicy
 """Any policy that a job can draw from."""
 
 
-def with_rollouts(branching: BatchPolicy | HostedPolicy, rollouts: BatchPolicy | HostedPolicy) -> JobPolicy:
-    """`branching`, with the draws of roll-outs by `rollouts`."""
-    if isinstance(branching, HostedPolicy) or isinstance(rollouts, HostedPolicy):
-        return HostedPolicyWithRollouts(branching, rollouts)
-    return PolicyWithRollouts(branching, rollouts)
+def policies_of(policy: JobPolicy) -> tuple[JobPolicy, JobPolicy]:
+    """The one that draws, and the one that plays roll-outs."""
+    return (policy.branching, policy.rollouts) if isinstance(policy, PolicyWithRollouts) else (policy, policy)
+
+
+def is_any_hosted(policy: JobPolicy | None) -> bool:
+    """True if some draws are an upstream's."""
+    return policy is not None and any(isinstance(one, HostedPolicy) for one in policies_of(policy))
 
 
 def guide_actions(task: RolloutTask[T], *, num_candidates: int, prior: PriorSection | None = None) -> RolloutTask[T]:

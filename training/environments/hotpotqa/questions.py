@@ -63,20 +63,19 @@ def read_questions(path: Path) -> list[Question]:
     """The questions of a JSON file in the benchmark's format, maybe compressed (.xz)."""
     wanted = "a file of HotPotQA's questions with their paragraphs (the distractor setting)"
     entries = read_entries(path, "questions", TypeAdapter(list[_QuestionEntry]), wanted)
-    questions = [_question(entry) for entry in entries]
+    questions = [
+        Question(
+            id=entry.id,
+            text=entry.question.strip(),
+            answer=entry.answer.strip(),
+            kind=f"{entry.type}-{entry.level}",
+            paragraphs=tuple(Paragraph(title, sentences) for title, sentences in entry.context),
+            supporting=tuple(dict.fromkeys(title for title, _ in entry.supporting_facts)),
+        )
+        for entry in entries
+    ]
     _require_distinct([question.id for question in questions], path)
     return questions
-
-
-def _question(entry: _QuestionEntry) -> Question:
-    return Question(
-        id=entry.id,
-        text=entry.question.strip(),
-        answer=entry.answer.strip(),
-        kind=f"{entry.type}-{entry.level}",
-        paragraphs=tuple(Paragraph(title, sentences) for title, sentences in entry.context),
-        supporting=tuple(dict.fromkeys(title for title, _ in entry.supporting_facts)),
-    )
 
 
 def _require_distinct(ids: Sequence[str], path: Path) -> None:

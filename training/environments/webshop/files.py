@@ -62,7 +62,21 @@ def read_products(products: Path, attributes: Path) -> list[Product]:
     known = read_entries(attributes, "attributes", TypeAdapter(dict[str, _AttributesEntry]), _FILES)
     unique = {entry.asin: entry for entry in reversed(entries) if len(entry.asin) == _ID_LENGTH}
     kept = [entry for entry in entries if unique.get(entry.asin) is entry]
-    return [_product(entry, known.get(entry.asin, _AttributesEntry())) for entry in kept]
+    return [
+        Product(
+            id=entry.asin,
+            name=entry.name,
+            kind=entry.category,
+            category=tuple(part.strip() for part in entry.product_category.split("›")),
+            query=entry.query.lower().strip(),
+            description=entry.full_description or "",
+            features=entry.small_description,
+            attributes=known.get(entry.asin, _AttributesEntry()).attributes,
+            options=_options(entry.customization_options),
+            prices=parse_prices(entry.pricing),
+        )
+        for entry in kept
+    ]
 
 
 def read_goals(path: Path, products: Sequence[Product]) -> list[ShoppingGoal]:
@@ -78,21 +92,6 @@ def read_goals(path: Path, products: Sequence[Product]) -> list[ShoppingGoal]:
         )
     Random(_SHUFFLE_SEED).shuffle(goals)
     return goals
-
-
-def _product(entry: _ProductEntry, known: _AttributesEntry) -> Product:
-    return Product(
-        id=entry.asin,
-        name=entry.name,
-        kind=entry.category,
-        category=tuple(part.strip() for part in entry.product_category.split("›")),
-        query=entry.query.lower().strip(),
-        description=entry.full_description or "",
-        features=entry.small_description,
-        attributes=known.attributes,
-        options=_options(entry.customization_options),
-        prices=parse_prices(entry.pricing),
-    )
 
 
 def _options(customization: Mapping[str, list[dict[str, Any]] | None] | str | None) -> dict[str, tuple[str, ...]]:

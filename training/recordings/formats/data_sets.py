@@ -136,7 +136,7 @@ def read_tree_record(record: Mapping[str, object], fields: Fields) -> Iterator[T
             "`qguide convert-records PATH`, which keeps every episode"
         )
     try:
-        row = TreeRow.model_validate(_of_the_row(record))
+        row = TreeRow.model_validate({name: value for name, value in record.items() if not name.startswith("@")})
     except ValidationError as error:
         raise RecordError(flaw_of(error)) from error
     if not row.tried:
@@ -144,8 +144,3 @@ def read_tree_record(record: Mapping[str, object], fields: Fields) -> Iterator[T
     task_id = stated_task(record, *(fields.tasks or ("task_id",))) or row.task_id
     for found in trajectories_of(row):
         yield replace(found, task_id=task_id)
-
-
-def _of_the_row(record: Mapping[str, object]) -> dict[str, object]:
-    """A record without what it was told of its file."""
-    return {name: value for name, value in record.items() if not name.startswith("@")}

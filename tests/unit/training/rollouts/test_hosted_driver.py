@@ -10,7 +10,7 @@ from qguide.qnet.types import Candidate, Message, SampleRequest, Sampling, Score
 from qguide.server.chat.fake_openai import FakeUpstream
 from qguide.training.rollouts.driver import run_rollouts
 from qguide.training.rollouts.hosted import HostedPolicy, build_hosted_policy
-from qguide.training.rollouts.policies import HostedPolicyWithRollouts, JobPolicy
+from qguide.training.rollouts.policies import JobPolicy, PolicyWithRollouts
 from qguide.training.rollouts.rollout import EnvironmentCall, RolloutTask, SampleRequests, TaskTimings, TimingsRequest
 from qguide.training.rollouts.usage import UpstreamUsage
 from tests.support.corridor_upstream import MODEL, SameReplies, hosted, serving_corridors
@@ -164,7 +164,7 @@ def test_rollouts_may_be_a_policy_of_this_process() -> None:
 
     fake = FakeUpstream()
     with serving_corridors(fake) as url:
-        both = HostedPolicyWithRollouts(policy(url), SameReplies())
+        both = PolicyWithRollouts(policy(url), SameReplies())
         played = Played().run({"only": task()}, both)
     assert both.name == MODEL
     assert len(fake.asked) == played.usage["only"].requests == 1

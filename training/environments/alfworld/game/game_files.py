@@ -50,7 +50,7 @@ def game_data(game: AlfWorldGame) -> dict[str, object]:
     game = replace(game, start=_numbered_start(game))
     data: dict[str, object] = {
         "pddl_domain": DOMAIN_FILE.read_text(encoding="utf-8"),
-        "grammar": _grammar(game.task),
+        "grammar": GRAMMAR_FILE.read_text(encoding="utf-8").replace(_TASK_PLACE, game.task),
         "pddl_problem": _problem(game),
         "solvable": True,
     }
@@ -62,10 +62,6 @@ def game_data(game: AlfWorldGame) -> dict[str, object]:
             " kind, number each kind from its count down to 1, and keep the default appliances"
         )
     return data
-
-
-def _grammar(task: str) -> str:
-    return GRAMMAR_FILE.read_text(encoding="utf-8").replace(_TASK_PLACE, task)
 
 
 def _numbered_start(game: AlfWorldGame) -> str:
