@@ -168,7 +168,6 @@ def _match(attention: LlamaAttention, rows: slice, spaces: Sequence[Tensor], slo
 
 
 def _copy(attention: LlamaAttention, rows: slice, read_ED: Tensor, written_ED: Tensor, *, scale: float) -> None:
-    """Make a head write into one subspace what it reads in another."""
     attention.v_proj.weight[rows] = read_ED * scale**0.5
     attention.o_proj.weight[:, rows] = written_ED.T * scale**0.5
 

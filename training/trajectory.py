@@ -69,10 +69,7 @@ class Step:
     """One action of a trajectory and its effect.
 
     Attributes:
-        action: the whole reply, tool calls as lines of `Message.text`.
-        observation: all that was observed, as one text.
         reward: outcome reward if the episode ends here.
-        valid: False if the environment did not understand the action.
         reply: the reply, if it calls tools; None if `action` is all of it.
         observed: the messages after the reply; None if they are `observation` as a user message, or
             if nothing was recorded and `observation` is empty.

@@ -26,13 +26,10 @@ class ScoredChoice:
     Attributes:
         q_values: one per candidate; empty before a scorer has read them.
         steps: to the goal after each candidate; fewer are better.
-        valid: False where the environment did not understand the action.
         draws: how often each candidate was drawn; empty if unknown.
         greedy: index of the policy's greedy reply; None if it was not drawn, or unknown.
-        after_invalid: the action before this state was invalid.
         values: label of each candidate, more is better; empty if unknown.
         logprobs: log-likelihood of each by the policy; None or empty if unknown.
-        task: its id; "" if unknown.
     """
 
     q_values: Sequence[float]
@@ -158,7 +155,6 @@ def _invalid_rates(choices: Sequence[ScoredChoice]) -> dict[str, float | None]:
 
 
 def _greedy(choices: Sequence[ScoredChoice]) -> list[tuple[ScoredChoice, int]]:
-    """The choices whose greedy candidate is known, each with its index."""
     return [(choice, choice.greedy) for choice in choices if choice.greedy is not None]
 
 
@@ -167,7 +163,6 @@ def _mean(values: Sequence[float]) -> float | None:
 
 
 def _mean_draw(choice: ScoredChoice, values: Sequence[float]) -> float:
-    """Mean of the candidates' values, each counted as often as it was drawn."""
     return fmean(values, weights=choice.draws)
 
 

@@ -13,6 +13,8 @@ from dataclasses import dataclass
 from statistics import fmean, stdev
 from typing import Final
 
+from qguide.qnet.models.manifest import OutcomeAtTau
+
 TAUS: Final = (0.0, *(m * 10.0**e for e in range(-3, 3) for m in (1, 3)), 1000.0)
 """Temperatures that are tried: the argmax of Q, then two per decade, to about the prior alone."""
 
@@ -49,20 +51,6 @@ class ValuedDecision:
 
 
 @dataclass(frozen=True, slots=True)
-class TauPoint:
-    """Outcome at one temperature.
-
-    Attributes:
-        outcome: mean over tasks of the mean over their decisions.
-        standard_error: of the difference to the best temperature's outcome, paired by task.
-    """
-
-    tau: float
-    outcome: float
-    standard_error: float
-
-
-@dataclass(frozen=True, slots=True)
 class TauFit:
     """The fitted temperature and what was known.
 
@@ -72,22 +60,18 @@ class TauFit:
     """
 
     tau: float
-    curve: tuple[TauPoint, ...]
+    curve: tuple[OutcomeAtTau, ...]
     decisions: int
     tasks: int
 
     @property
-    def point(self) -> TauPoint:
+    def point(self) -> OutcomeAtTau:
         """The fitted temperature's point of the curve."""
         return next(point for point in self.curve if point.tau == self.tau)
 
 
 def fit_tau(decisions: Sequence[ValuedDecision]) -> TauFit | None:
-    """The temperature for these decisions; None where too few of them inform.
-
-    Args:
-        decisions: of tasks that the Q model was not trained on.
-    """
+    """The temperature for these decisions; None where too few of them inform."""
     informing = [decision for decision in decisions if decision.informs]
     if len(informing) < FEWEST_DECISIONS:
         return None
@@ -97,7 +81,10 @@ def fit_tau(decisions: Sequence[ValuedDecision]) -> TauFit | None:
     outcomes = {tau: [fmean(d.outcome(tau) for d in own) for own in by_task.values()] for tau in TAUS}
     # Reversed, so that of equally good ones the largest is the best, which leans toward the prior.
     best = max(reversed(TAUS), key=lambda tau: fmean(outcomes[tau]))
-    curve = [TauPoint(tau, fmean(own), _standard_error(outcomes[best], own)) for tau, own in outcomes.items()]
+    curve = [
+        OutcomeAtTau(tau=tau, outcome=fmean(own), standard_error=_standard_error(outcomes[best], own))
+        for tau, own in outcomes.items()
+    ]
     highest = fmean(outcomes[best])
     near = [point.tau for point in curve if highest - point.outcome <= point.standard_error]
     return TauFit(max(near), tuple(curve), len(informing), len(by_task))

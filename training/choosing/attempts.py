@@ -43,7 +43,6 @@ class RecordedAttempt:
     """One model's attempt at a task.
 
     Attributes:
-        opening: everything before its first action.
         runs_on: turns may be missing behind the last one, which recorded groups do not tell.
     """
 

@@ -79,12 +79,7 @@ class ChooseConfig(JobOptions):
 
 @dataclass(frozen=True, slots=True)
 class HeldBack:
-    """Decisions that judge Q models.
-
-    Attributes:
-        trees: labelled trees, where there are no groups.
-        judged_by: where they were read, for a licence.
-    """
+    """Decisions that judge Q models."""
 
     rows: Sequence[TreeRow]
     trees: Sequence[LabelledTree]

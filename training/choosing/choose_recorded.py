@@ -117,13 +117,7 @@ class ChosenRow(Row):
 
 
 class OfferedAttempt(Row):
-    """A candidate of a choice.
-
-    Attributes:
-        said: its last action.
-        answer: what followed, where it may be read.
-        q_value: probability of success.
-    """
+    """A candidate of a choice."""
 
     model: str
     said: str

@@ -52,10 +52,7 @@ class ReadAttempt:
     """An attempt as far as it is read.
 
     Attributes:
-        turns: those behind the state, at least one.
         observed: its last action's answer may be read.
-        asked: the question, the last message before the first action.
-        answer: finds the answer in an action that gives one.
     """
 
     attempt: RecordedAttempt
@@ -333,7 +330,6 @@ def _shared_lines(texts: Collection[str]) -> str:
 
 
 def _shared(first: str, last: str) -> str:
-    """The whole lines with which both begin."""
     pairs = enumerate(zip(first, last, strict=False))
     end = next((i for i, (a, b) in pairs if a != b), min(len(first), len(last)))
     return first[: first.rfind("\n", 0, end) + 1]

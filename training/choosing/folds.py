@@ -205,7 +205,6 @@ def _add_training(
 def _fit_and_held(
     table: Table, fitting: NDArray[np.bool_], aside: NDArray[np.bool_], design: FoldDesign, rng: np.random.Generator
 ) -> tuple[Ints, Ints]:
-    """Groups to fit a Q model to, and groups of other tasks that end its training."""
     fit, held = (
         draw_groups(table, part, size=design.candidates, draws=draws, rng=rng)
         for part, draws in ((fitting, design.training_draws), (aside, design.draws))
@@ -239,6 +238,5 @@ def _folds(units: Ints, count: int) -> Iterator[NDArray[np.bool_]]:
 
 
 def _within(table: Table, patterns: tuple[str, ...]) -> NDArray[np.bool_]:
-    """True for candidates of sections with a name that fits."""
     fits = [any(fnmatch(name, one) for one in patterns) for name in table.section_names]
     return np.array(fits)[table.sections]

@@ -59,7 +59,6 @@ class CallFit:
 
     Attributes:
         counts: of findings by name, such as "missing"; all but those of `COUNTED` are flaws.
-        traits: what else was found, as words for hashing.
     """
 
     counts: dict[str, float] = field(default_factory=dict)

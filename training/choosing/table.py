@@ -160,7 +160,6 @@ def _features(flat: Sequence[ReadAttempt], tasks: Ints) -> tuple[Floats, Any, An
 
 
 def _columns(hashes: Hashes) -> Ints:
-    """The first bits of hashes."""
     return (hashes >> np.uint64(64 - _BITS)).astype(np.int64)
 
 
@@ -190,7 +189,6 @@ def _topics(weighed: Any) -> Floats:
 
 
 def _of_length_one(x: Any) -> Any:
-    """The rows of a matrix over their lengths, in 32 bits."""
     lengths = np.sqrt(np.asarray(x.multiply(x).sum(axis=1)).ravel())
     return (sparse.diags(1 / np.maximum(lengths, 1e-6)) @ x).tocsr().astype(np.float32)
 

@@ -75,7 +75,6 @@ def read_environment(given: Mapping[str, object], overrides: Sequence[str] = ())
 
 @contextmanager
 def _explained(kind: type[BaseModel], values: Mapping[str, Any], *, place: str) -> Iterator[None]:
-    """Turn a validation error into a `ConfigError` with one line per mistake."""
     try:
         yield
     except ValidationError as error:

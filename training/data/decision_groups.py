@@ -175,7 +175,6 @@ def choices_of(row: TreeRow) -> list[GroupDecision]:
 
 
 def _chosen(candidates: Sequence[NodeRow], row: TreeRow) -> int:
-    """Index of the one that was taken, once all differ and all were played on."""
     keys = [_key_of(node.message) for node in candidates]
     if repeated := {key for key in keys if keys.count(key) > 1}:
         raise RecordError(

@@ -154,7 +154,6 @@ def _start_or_resume(run: RunFolder, resolved: Mapping[str, object], may_change:
 
 
 def _holds_nothing(run: RunFolder) -> bool:
-    """True if nothing but empty files stands beside the configuration."""
     others = (path for path in run.path.rglob("*") if path not in (run.config, run.lock))
     return all(path.is_file() and not path.stat().st_size for path in others)
 
@@ -197,11 +196,7 @@ class JsonlWriter:
     """
 
     def __init__(self, path: Path, *, flushes: bool = True) -> None:
-        """Open `path` for appending and remove a last line that a kill cut short.
-
-        Args:
-            flushes: False for a file that a killed job begins again.
-        """
+        """Open `path` for appending and remove a last line that a kill cut short."""
         path.parent.mkdir(parents=True, exist_ok=True)
         self._path = path
         self._flushes = flushes

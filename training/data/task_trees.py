@@ -40,11 +40,7 @@ def opening_hash_of_row(row: TreeRow) -> str:
 
 
 def split_task_id(task_id: str, digest: str, *, among: Collection[str]) -> str:
-    """Task id of the tree with one of a task's openings.
-
-    Args:
-        among: hashes of all openings of the task; a single one leaves the id as it is.
-    """
+    """Task id of the tree with one of a task's openings."""
     return f"{task_id}#{digest}" if len(among) > 1 else task_id
 
 
@@ -71,7 +67,6 @@ class TaskTree:
     """The tree of one task.
 
     Attributes:
-        row: row of the first exploration; its task id is no other tree's.
         tree: with the values of the search that grew it, if it was not merged from several, or
             with a judge's scores as `judge` if they were asked for.
     """
@@ -95,9 +90,7 @@ class StoredTree:
     """The rows of one tree as they are written, to be read here or on another machine.
 
     Attributes:
-        task_id: no other tree's.
         lines: of each exploration, with the file that it stands in.
-        judge: whose scores are read; None reads no scores.
     """
 
     task_id: str

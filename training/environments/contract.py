@@ -32,7 +32,6 @@ class Subject:
     """An environment under the contract.
 
     Attributes:
-        suite: its tasks, of which the first two are played.
         harmless: an action that is valid at the start of every task and changes nothing; None if
             there is none, or none is known.
     """

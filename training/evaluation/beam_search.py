@@ -69,7 +69,6 @@ class BeamSearch:
         return not beam.ended and len(beam.steps) < self._options.max_steps
 
     def _branches(self, beams: Sequence[_Beam]) -> RolloutTask[list[_Branch]]:
-        """Every distinct candidate after each beam, with its value."""
         histories = [self._game.chat.history(self._first_observation, beam.steps) for beam in beams]
         requests = [self._draws(*numbered) for numbered in enumerate(histories)]
         several: list[list[Candidate]] = yield SampleRequests(tuple(requests))

@@ -62,7 +62,6 @@ class TreeSearch:
         return Searched(episodes, rewards.index(max(rewards)))
 
     def _iterate(self) -> RolloutTask[Episode]:
-        """One walk from the root to an end, and its backup."""
         self._choices = []
         path = list(select_path(self._tree, self._statistics, self._expanded, eta=EXPLORATION))
         too_long = False

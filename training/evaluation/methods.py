@@ -167,9 +167,6 @@ def q_guided(
 
     The server's own code makes the decision (`qguide.qnet.decision.decide`); a step whose
     candidates are all the same needs no Q and is not scored.
-
-    Args:
-        trajectory: number of the trajectory of q-guided-n; 0 is the only one of q-guided.
     """
     parts = ("q-guided-n", trajectory) if trajectory else ()
     sampling_at = seeded(play.drawing, seed, task_id, *parts)

@@ -56,11 +56,7 @@ Redraw = Callable[[SampleRequest, TaskPlace, int], Sequence[SampleRequest]]
 
 
 def with_paraphrases(agent: Agent, texts: Sequence[str], markers: Sequence[TaskMarker]) -> Agent:
-    """An agent whose candidate k > 0 of a step is drawn under text k - 1, as the server draws it.
-
-    Args:
-        texts: paraphrases of its task; they are used round and round.
-    """
+    """An agent whose candidate k > 0 of a step is drawn under text k - 1, as the server draws it."""
 
     def redraw(request: SampleRequest, place: TaskPlace, drawn: int) -> Sequence[SampleRequest]:
         task = place.text(request.history)
@@ -91,7 +87,6 @@ def _reworded(request: SampleRequest, place: TaskPlace, text: str, n: int, *, nu
 
 
 def _redrawing(agent: Agent, markers: Sequence[TaskMarker], redraw: Redraw) -> Agent:
-    """The agent with other requests in place of its own draws."""
 
     def choose(history: History, step: int) -> Generator[ModelRequest, Any, AgentStep]:
         place = find_task(history, markers=markers)

@@ -87,11 +87,7 @@ VALUING: frozenset[str] = frozenset({"verifier-best-of-n", "q-beam", "lats"})
 
 
 class TrajectoryCost(Row):
-    """One of the trajectories between which a method chose.
-
-    Attributes:
-        values: Q of its last state; empty if the true reward chose.
-    """
+    """One of the trajectories between which a method chose."""
 
     reward: FiniteFloat
     success: bool
@@ -104,17 +100,14 @@ class EpisodeRow(Row):
     """One task played by one method under one seed.
 
     Attributes:
-        seed: None for a deterministic method.
         reward: outcome reward; for a method of several trajectories, that of the chosen one, to
             which `success`, `steps`, `terminated`, `too_long` and `actions` belong too.
-        too_long: the episode was cut off because the history exceeded a model's context.
         decisions: steps at which the method chose, over all trajectories.
         distinct_candidates: number of distinct replies, summed over the decisions.
         invalid_actions: number of invalid actions, over all trajectories; for q-beam, in the
             chosen one.
         completion_tokens: tokens of all candidates of all trajectories, and of reflections.
         trajectories: those between which the method chose; empty for other methods.
-        reflections: what the policy wrote between them; for reflexion only.
         excess_tokens: completion tokens above the budget that the method had.
     """
 
@@ -148,8 +141,6 @@ class MethodRow(Row):
 
     Attributes:
         success_rate: share of the episodes that succeeded by the environment's own criterion.
-        ci95: Wilson score interval of `success_rate` over tasks.
-        completion_tokens: total over the episodes.
     """
 
     method: MethodName
@@ -200,7 +191,6 @@ class Comparison(Row):
     Attributes:
         difference: mean reward of `method` minus that of `other`, over tasks and seeds.
         ci95: percentile bootstrap over tasks; a task's seeds stay together.
-        p_value: two-sided sign-flip permutation test of the tasks' mean differences.
     """
 
     method: MethodName

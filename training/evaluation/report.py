@@ -95,7 +95,6 @@ def _table(title: str) -> Table:
 
 
 def _side_by_side(results: Results) -> list[list[MethodSummary]]:
-    """The methods in groups whose columns fit beside the goal types."""
     beside = _WIDTH - max(map(len, (*results.kinds, "goal type"))) - len("tasks") - 2 * _BORDER - 1
     groups: list[list[MethodSummary]] = []
     left = 0

@@ -27,11 +27,7 @@ from qguide.training.rollouts.rollout import RolloutTask, value_request
 
 @dataclass(frozen=True, slots=True)
 class Verification:
-    """Options of the methods that try before they choose.
-
-    Attributes:
-        observes: the Q model is read after the observation; otherwise at the action.
-    """
+    """Options of the methods that try before they choose."""
 
     observes: bool = False
     stop_at: float | None = None
@@ -152,7 +148,6 @@ class ValueModels:
 
     Attributes:
         guide: chooses among candidates; it values what was tried, too, without a `verifier`.
-        verifier: values what was tried, after its observation.
     """
 
     guide: Scorer | None

@@ -172,7 +172,6 @@ def play_decisions(
     Args:
         first: number of them that come first; the others only where outcomes in the state vary.
         valued: False plays whole episodes only, because the environment allows no branches.
-        budget: when it is spent, no further state is valued.
     """
     made: list[_Drawn] = []
     agent = _noting(settings, game, made)
@@ -193,7 +192,6 @@ def play_decisions(
 
 
 def _is_valued(drawn: _Drawn, settings: Decisions, seed_parts: tuple[object, ...]) -> bool:
-    """True if the state has a choice and is in the share of states that is valued."""
     if len(drawn.candidates) == 1:
         return False
     return Random(derived_seed(*seed_parts, "valued")).random() < settings.valued_share
@@ -292,7 +290,6 @@ def _chosen(
 
 
 def _distinct(several: Sequence[Sequence[Candidate]], *, greedy: bool) -> _Drawn:
-    """The candidates with distinct actions, in the order in which they were drawn."""
     first: dict[str, Candidate] = {}
     eligible = 0
     for candidates in several:

@@ -124,7 +124,6 @@ class SearchedTree:
 
     Attributes:
         misses: number of expansions without a new action.
-        expanded: nodes whose candidates were drawn.
         outcomes: outcomes of the evaluations, in order; an iteration has one or several.
     """
 
@@ -195,7 +194,6 @@ def _grow(player: _Player, search: SearchedTree, path: tuple[int, ...]) -> Rollo
 
 
 def _expand(player: _Player, search: SearchedTree, node_id: int) -> RolloutTask[None]:
-    """Draw actions in a node's state, and step the environment with each new one."""
     search.expanded.add(node_id)
     before = _steps_to(search.tree, node_id)
     sampling = replace(player.sampling, seed=derived_seed(*player.seeds(search), "expand"))

@@ -174,7 +174,6 @@ def explore_rising(game: Game, options: Rising, rewards: StepRewards, *, source:
 
 
 def _draw(explorer: _Explorer, steps: list[Step], *, before: float) -> RolloutTask[_Drawn]:
-    """Draws of one step, until the rule stops them."""
     game, options, drawn = explorer.game, explorer.options, _Drawn()
     history = game.chat.history(explorer.first, steps)
     while draws_another(drawn.rewards, before=before, max_draws=options.max_draws, stop=options.stop):

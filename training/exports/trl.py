@@ -89,7 +89,6 @@ class StepwiseRow(Row):
     """A prompt, its steps, and if each of them is good.
 
     Attributes:
-        prompt: the text of the messages before the first step.
         completions: the text of each action, behind what was observed after the one before it.
     """
 
@@ -159,7 +158,6 @@ def stepwise_of_groups(row: TreeRow, labels: GroupLabels, *, threshold: float) -
 
 
 def _steps(messages: Sequence[Message]) -> tuple[str, list[str]]:
-    """The text before the first action, and that of each step."""
     before: list[str] = []
     prompt: str | None = None
     steps: list[str] = []

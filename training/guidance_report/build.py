@@ -116,7 +116,6 @@ def _report(
 
 
 def _both_said(comparisons: Sequence[ArmComparison], reliability: Sequence[Reliability]) -> bool:
-    """True if a Q model helps, and its Q cannot be told from chance."""
     helpful = {one.arm for one in comparisons if one.finding == "helps"}
     return any(one.q_model in helpful and one.auc_ci95 is not None and one.auc_ci95[0] <= 0.5 for one in reliability)
 
@@ -157,11 +156,7 @@ _ALIKE: Final = 0.99
 def verdict_of(
     columns: Columns, among: Mask, baseline: str | None = None, other_taus: Sequence[TauEstimate] = ()
 ) -> str:
-    """Judgement by the recorded episodes of the guided arm with the most of them.
-
-    Args:
-        baseline: the unguided arm; None for episodes of one candidate, or of the Q model `none`.
-    """
+    """Judgement by the recorded episodes of the guided arm with the most of them."""
     names = [arm.name for arm in arms_of(columns, among)]
     plain = baseline or (CONTROL if CONTROL in names else _named(names, NONE))
     votes = _named(names, VOTES)
@@ -204,7 +199,6 @@ def _against(columns: Columns, among: Mask, arm: str, baseline: str) -> ArmCompa
 
 
 def _votes_share(columns: Columns, q_model: str) -> float | None:
-    """Share of the Q model's choices that are those of the votes; None without any."""
     steps = columns.steps
     own = steps["q_model"] == columns.q_models.index(q_model)
     return mean_of(np.where(own, steps["is_vote"], np.nan))

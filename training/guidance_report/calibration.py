@@ -88,7 +88,6 @@ def _reliability(columns: Columns, name: str, q_values: Column, of_episode: Colu
 
 
 def _auc_interval(values: Column, positive: Column, tasks: Column) -> Interval:
-    """95 % percentile bootstrap interval, with tasks resampled as wholes."""
     rng = np.random.default_rng(0)
     _, places = np.unique(tasks, return_inverse=True)
     count = int(places.max()) + 1

@@ -152,7 +152,6 @@ def _arm(rows: Sequence[OfferRow]) -> str:
 
 
 def _draws(row: OfferRow) -> float:
-    """Number of candidates drawn; NaN if that was not recorded."""
     return sum(_number(candidate.count) for candidate in row.candidates)
 
 

@@ -192,7 +192,6 @@ def _score_by_draws(
     rows: Sequence[TreeRow],
     prompts: Sequence[ChatFormat],
 ) -> list[ScoredEpisodeRow]:
-    """Every episode with the shares of a hosted policy's draws."""
     path = run.path / DRAWN
     with JsonlWriter(path) as drawn, JsonlWriter(run.metrics) as metrics:
         shares = {row.number: row.shares for row in read_rows(path, _DrawnRow)}
@@ -277,7 +276,6 @@ def _sibling_request(tree: Tree, siblings: PlacedChoice, *, observed: bool) -> S
 
 
 def _request(decision: GroupDecision, *, observed: bool) -> ScoreRequest:
-    """A decision's candidates, with what each was answered if the Q model reads that."""
     candidates = decision.candidates
     answers = tuple(c.answer for c in candidates)
     return ScoreRequest(

@@ -234,7 +234,6 @@ def run_evaluate(
 
 
 def _with_fitted_prior(config: EvaluateConfig) -> EvaluateConfig:
-    """The configuration with what its Q model's manifest says where it says nothing itself."""
     fitted = fitted_prior_of(config.qnet)
     known: dict[str, object] = {}
     if fitted:

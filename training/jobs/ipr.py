@@ -292,7 +292,6 @@ def pairs_of(row: TreeRow, *, tau: float) -> Iterator[PreferenceRow]:
 
 
 def _to_the_end(tree: Tree, node_id: int) -> list[Step]:
-    """The steps from a node on, none of which branches."""
     steps = [tree.node(node_id).step]
     while children := tree.children[node_id]:
         (node_id,) = children

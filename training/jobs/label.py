@@ -255,7 +255,6 @@ def _mean(values: Sequence[float]) -> float:
 
 
 def _histogram(labels: Sequence[float]) -> list[int]:
-    """Counts in equal bins between the lowest and the highest label."""
     low, width = min(labels), (max(labels) - min(labels)) / HISTOGRAM_BINS
     counts = [0] * HISTOGRAM_BINS
     for label in labels:

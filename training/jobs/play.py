@@ -25,12 +25,7 @@ BAR_WIDTH = 20
 
 @dataclass(frozen=True, slots=True)
 class PlayConfig:
-    """Options of `qguide play`.
-
-    Attributes:
-        task: number of the task in the environment, counted from 0.
-        num_candidates: M, the number of candidates per step.
-    """
+    """Options of `qguide play`."""
 
     environment: EnvironmentConfig
     url: str = "http://127.0.0.1:8000"

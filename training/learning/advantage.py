@@ -73,7 +73,6 @@ class Steps:
         states, actions: their features.
         others: mean features of what else could have been done, in the columns of `actions`: of the
             agent's draws, or where those are unknown of actions of other states.
-        outcome: (n,) of each decision's episode.
         earned: (n,) outcome if the episode had ended before the decision; 0 where unknown.
         last: (n,) true at an episode's last decision.
         units: what each decision is held back with, its task or its episode.
@@ -163,7 +162,6 @@ def _weights(drawn: Sequence[Drawn]) -> list[float]:
 
 
 def _tells_choice(action: Message, drawn: Sequence[Drawn]) -> bool:
-    """True for the draws that an action was taken from."""
     effects = {message_key(one.message) for one in drawn}
     return sum(one.count for one in drawn) > 1 and message_key(action) in effects
 
@@ -282,12 +280,7 @@ def _half_of_advantages(
 
 
 def trace_returns(outcome: Floats, values: Floats, last: NDArray[np.bool_], *, trace: float) -> Floats:
-    """(n,) lambda-return of each decision, episodes one after the other.
-
-    Args:
-        values: (n,) of the state before each decision.
-        trace: lambda, in [0, 1].
-    """
+    """(n,) lambda-return of each decision, episodes one after the other."""
     returns = outcome.astype(np.float64)
     for i in range(len(returns) - 2, -1, -1):
         if not last[i]:

@@ -47,12 +47,7 @@ class _Visited:
 
 
 def recorded_decisions(episodes: Sequence[LearnedEpisode], q_values: QValues) -> list[HeldBackDecision]:
-    """The states of these episodes with at least two candidates, valued by a Q model.
-
-    Args:
-        episodes: of tasks from which the Q model has not learned.
-        q_values: of candidates after a history.
-    """
+    """The states of these episodes with at least two candidates, valued by a Q model."""
     return [_decision(visited, q_values) for visited in _branching(episodes)]
 
 
@@ -67,7 +62,6 @@ def _branching(episodes: Sequence[LearnedEpisode]) -> Iterator[_Visited]:
 
 
 def _read(message: Message) -> object:
-    """The part of a message by which states are told apart: of a reply, what acts in it."""
     return message_key(message) if message.role == "assistant" else message
 
 

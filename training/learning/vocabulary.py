@@ -105,7 +105,6 @@ def _places_of(
 
     Args:
         numbers: (n, 2) after each word, and the index of each one's episode.
-        having: indices of the episodes whose task has each word; "" stands for all.
     """
     if not numbers:
         return []
@@ -143,7 +142,6 @@ def _frame_of(episodes: Sequence[LearnedEpisode]) -> Sequence[Message]:
 
 
 def _opening_and_observed(messages: Sequence[Message]) -> tuple[list[str], list[str]]:
-    """Texts up to the task's, and of all observations."""
     start = next((i for i, one in enumerate(messages) if one.role == "user"), 0)
     opening = [one.text for one in messages[: start + 1] if one.role in (*INSTRUCTING, "user")]
     after = messages[start + 1 :]

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from qguide.qnet.decision.selection import log_likelihoods, log_votes
-from qguide.qnet.models.manifest import Licence, OutcomeAtTau, PriorSection
+from qguide.qnet.models.manifest import Licence, PriorSection
 from qguide.training.algorithms.choice_quality import ScoredChoice
 from qguide.training.algorithms.posterior_temperature import TauFit, ValuedDecision, fit_tau
 from qguide.training.licence.evidence import HeldBackDecision, evidence_of
@@ -21,9 +21,6 @@ def fitted_prior(choices: Sequence[ScoredChoice]) -> PriorSection | None:
 
     Votes are always tried, the policy's log-likelihood where every candidate has one. It is taken
     only if its choices have a higher expected label, because hosted policies often state none.
-
-    Args:
-        choices: of tasks that were not trained on, with the labels of their candidates.
     """
     votes = fit_tau([_valued(choice, _votes(choice)) for choice in choices])
     if votes is None:
@@ -61,13 +58,7 @@ def _known(logprobs: Sequence[float | None]) -> list[float]:
 
 
 def _section(fit: TauFit, by: Literal["votes", "likelihood"]) -> PriorSection:
-    return PriorSection(
-        tau=fit.tau,
-        by=by,
-        curve=tuple(OutcomeAtTau(tau=p.tau, outcome=p.outcome, standard_error=p.standard_error) for p in fit.curve),
-        decisions=fit.decisions,
-        tasks=fit.tasks,
-    )
+    return PriorSection(tau=fit.tau, by=by, curve=fit.curve, decisions=fit.decisions, tasks=fit.tasks)
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,6 +22,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
+from qguide.qnet.models.manifest import LicenceLead
 from qguide.training.evaluation.statistics import Interval
 
 FEWEST_UNITS: Final = 20
@@ -37,28 +38,11 @@ Floats = NDArray[np.float64]
 
 
 @dataclass(frozen=True, slots=True)
-class Lead:
-    """Correlation of a Q model minus that of one of the agent's own preferences.
-
-    Attributes:
-        interval: of 95 %, by unit.
-        steps: at which the agent's preference is known.
-    """
-
-    difference: float
-    interval: Interval
-    steps: int
-
-
-@dataclass(frozen=True, slots=True)
 class Credit:
     """Correlation of advantages with what was earned beyond expectation.
 
     Attributes:
         interval: three standard errors to either side, by unit.
-        steps: recorded steps of held-back units.
-        units: number of those.
-        episodes: number of those.
         leads: over the agent's preferences that are known, by their names.
     """
 
@@ -67,7 +51,7 @@ class Credit:
     steps: int
     units: int
     episodes: int
-    leads: Mapping[str, Lead] = field(default_factory=dict)
+    leads: Mapping[str, LicenceLead] = field(default_factory=dict)
 
     @property
     def enough(self) -> bool:
@@ -93,7 +77,6 @@ def credit_of(
 
     Args:
         advantages: (n,) A(s, a) of the action that was taken.
-        surprises: (n,) G - V(s).
         units: of each step.
         own: (n,) the agent's own preferences for that action, by name; NaN where unknown. One that
             is known in fewer than 20 units is not compared.
@@ -109,7 +92,7 @@ def credit_of(
     return Credit(correlation, interval, len(of), len(names), episodes, leads)
 
 
-def _lead(advantages: Floats, preferred: Floats, surprises: Floats, of: NDArray[np.int_]) -> Lead:
+def _lead(advantages: Floats, preferred: Floats, surprises: Floats, of: NDArray[np.int_]) -> LicenceLead:
     known = ~np.isnan(preferred)
     ours, theirs, earned = advantages[known], preferred[known], surprises[known]
     difference, interval = _by_unit(
@@ -118,7 +101,7 @@ def _lead(advantages: Floats, preferred: Floats, surprises: Floats, of: NDArray[
         (ours * earned, ours**2, theirs * earned, theirs**2, earned**2),
         errors=ERRORS_OF_LEAD,
     )
-    return Lead(difference, interval, int(known.sum()))
+    return LicenceLead(difference=difference, interval=interval, steps=int(known.sum()))
 
 
 def _by_unit(

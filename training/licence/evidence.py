@@ -19,6 +19,7 @@ from typing import Final
 
 import numpy as np
 
+from qguide.qnet.models.manifest import LicenceFigures
 from qguide.training.algorithms.posterior_temperature import FEWEST_DECISIONS, TauFit, ValuedDecision, fit_tau
 from qguide.training.evaluation.statistics import Interval, bootstrap_interval, clustered_mean_interval
 from qguide.training.licence.credit import ERRORS, ERRORS_OF_LEAD
@@ -44,8 +45,6 @@ class HeldBackDecision:
 
     Attributes:
         q_values, log_prior: one per distinct candidate.
-        outcomes: of each candidate, at least one.
-        greedy: index of the agent's greedy reply; None if unknown.
         tau: of the posterior that is assessed here, fitted without this task; None: not fitted yet.
         greedy_weight: of the greedy reply in its prior, likewise.
     """
@@ -73,33 +72,11 @@ class HeldBackDecision:
 
 
 @dataclass(frozen=True, slots=True)
-class ChooserFigures:
-    """Figures of one way to choose.
-
-    Attributes:
-        outcome: expected outcome of its choices, and its 95 % interval by task.
-        regret: outcome of the best candidate in hindsight, minus that.
-        pair_accuracy: share of pairs with different outcomes that it has in the right order, where
-            chance is 0.5, and its interval; None for a choice that orders nothing.
-        decisions: number of those of which its choice is known.
-    """
-
-    outcome: float
-    interval: Interval
-    regret: float
-    pair_accuracy: float | None = None
-    pair_interval: Interval | None = None
-    decisions: int = 0
-
-
-@dataclass(frozen=True, slots=True)
 class Evidence:
     """A Q model beside the agent's own choice on held-back decisions.
 
     Attributes:
         decisions: whose candidates differ in outcome; others inform about nothing.
-        tasks: of those decisions.
-        pairs: of candidates with different outcomes.
         choosers: figures of `draw`, `votes`, `greedy` where enough decisions tell it, `q`,
             `posterior` and `oracle`, in this order.
         own: the one of the agent's own choices over which the gain is least certain.
@@ -112,7 +89,7 @@ class Evidence:
     decisions: int
     tasks: int
     pairs: int
-    choosers: Mapping[str, ChooserFigures]
+    choosers: Mapping[str, LicenceFigures]
     own: str
     gain: float
     gain_interval: Interval
@@ -172,12 +149,7 @@ def evidence_of(decisions: Iterable[HeldBackDecision], *, tau: float | None = No
         decisions=len(informing),
         tasks=len(means["draw"]),
         pairs=len(pairs),
-        choosers={
-            name: replace(
-                _figures(name, means, pairs), decisions=sum(outcome is not None for outcome in outcomes[name])
-            )
-            for name in means
-        },
+        choosers={name: _figures(name, means, pairs, outcomes[name]) for name in means},
         own=own,
         gain=fmean(gains[own]),
         gain_interval=intervals[own],
@@ -219,22 +191,18 @@ def _taus_of_tasks(valued: Sequence[ValuedDecision]) -> Iterator[tuple[str, floa
 
 
 def _likeliest(one: ValuedDecision) -> float:
-    """Outcome of the likeliest candidate, the mean over those that tie."""
     return ValuedDecision(one.task, one.log_prior, one.log_prior, one.outcomes).outcome(0.0)
 
 
 def _greedy(one: HeldBackDecision) -> float | None:
-    """Outcome of the greedy reply; None if it is unknown, or was never taken."""
     return None if one.greedy is None else one.valued.outcomes[one.greedy]
 
 
 def _differences(ours: Outcomes, theirs: Outcomes) -> list[float | None]:
-    """Ours minus theirs where both are known."""
     return [None if a is None or b is None else a - b for a, b in zip(ours, theirs, strict=True)]
 
 
 def _drawn(one: ValuedDecision) -> float:
-    """Expected outcome of one draw of the policy."""
     weights = [math.exp(log) for log in one.log_prior]
     return fmean(one.outcomes, weights=weights)
 
@@ -258,7 +226,9 @@ def _pairs(one: ValuedDecision, tau: float) -> Iterator[_Pair]:
             yield _Pair(one.task, q, log_prior, q + tau * log_prior)
 
 
-def _figures(name: str, means: Mapping[str, Sequence[float]], pairs: Sequence[_Pair]) -> ChooserFigures:
+def _figures(
+    name: str, means: Mapping[str, Sequence[float]], pairs: Sequence[_Pair], outcomes: Outcomes
+) -> LicenceFigures:
     margin = {
         "votes": lambda pair: pair.log_prior,
         "q": lambda pair: pair.q,
@@ -266,7 +236,14 @@ def _figures(name: str, means: Mapping[str, Sequence[float]], pairs: Sequence[_P
     }.get(name)
     outcome, best = fmean(means[name]), fmean(means["oracle"])
     accuracy, interval = _accuracy(pairs, margin) if margin and pairs else (None, None)
-    return ChooserFigures(outcome, _interval(means[name]), best - outcome, accuracy, interval)
+    return LicenceFigures(
+        outcome=outcome,
+        interval=bootstrap_interval(means[name], np.random.default_rng(_SEED), resamples=RESAMPLES),
+        regret=best - outcome,
+        pair_accuracy=accuracy,
+        pair_interval=interval,
+        decisions=sum(one is not None for one in outcomes) if None in outcomes else None,
+    )
 
 
 def _accuracy(pairs: Sequence[_Pair], margin: Callable[[_Pair], float]) -> tuple[float, Interval]:
@@ -297,10 +274,6 @@ def _gain_interval(gains: Sequence[float], *, errors: float) -> Interval:
     """Mean gain of the tasks, and as many standard errors to either side."""
     margin = errors * float(np.sqrt(np.var(gains) / max(len(gains) - 1, 1)))
     return fmean(gains) - margin, fmean(gains) + margin
-
-
-def _interval(task_means: Sequence[float]) -> Interval:
-    return bootstrap_interval(task_means, np.random.default_rng(_SEED), resamples=RESAMPLES)
 
 
 def _ceiling(decisions: Sequence[HeldBackDecision]) -> float | None:

@@ -5,19 +5,11 @@ from rich.console import Console
 from rich.table import Table
 
 from qguide.qnet.features.domain import AnyDomain, SharedDomain
-from qguide.qnet.models.manifest import (
-    Interval,
-    Licence,
-    LicenceFigures,
-    LicenceLead,
-    Manifest,
-    PriorSection,
-    figure_text,
-)
+from qguide.qnet.models.manifest import Interval, Licence, Manifest, PriorSection, figure_text
 from qguide.training.algorithms.posterior_temperature import FEWEST_DECISIONS
 from qguide.training.licence.credit import FEWEST_EPISODES, FEWEST_UNITS, Credit
 from qguide.training.licence.domain import Outside
-from qguide.training.licence.evidence import FEWEST_TASKS, OWN, ChooserFigures, Evidence
+from qguide.training.licence.evidence import FEWEST_TASKS, OWN, Evidence
 
 _PREFERRED_BY = {"votes": "the vote", "greedy": "the greedy reply", "prior": "the vote with the greedy reply"}
 
@@ -31,7 +23,7 @@ def licence_of(evidence: Evidence, credit: Credit | None = None, *, held_back: s
         decisions=evidence.decisions,
         tasks=evidence.tasks,
         pairs=evidence.pairs,
-        choosers={name: _figures(own, evidence) for name, own in evidence.choosers.items()},
+        choosers=dict(evidence.choosers),
         own=evidence.own,
         gain=evidence.gain,
         gain_interval=evidence.gain_interval,
@@ -39,10 +31,7 @@ def licence_of(evidence: Evidence, credit: Credit | None = None, *, held_back: s
         credit=None if credit is None else credit.correlation,
         credit_interval=None if credit is None else credit.interval,
         credit_tasks=0 if credit is None else credit.units,
-        leads={
-            name: LicenceLead(difference=lead.difference, interval=lead.interval, steps=lead.steps)
-            for name, lead in (credit.leads.items() if credit else ())
-        },
+        leads=dict(credit.leads) if credit else {},
         missing_decisions=0 if credited else evidence.missing_decisions,
     )
 
@@ -97,7 +86,6 @@ def _of_credit(credit: Credit, held_back: str, *, credited: bool) -> str:
 
 
 def _lacking(credit: Credit, held_back: str) -> str:
-    """The tasks and episodes that credit needs, and how many more those are."""
     needed = {held_back: (FEWEST_UNITS, credit.units)} | {"episodes": (FEWEST_EPISODES, credit.episodes)}
     takes = " and ".join(f"{n} {kind}" for kind, (n, _) in needed.items())
     lacks = {kind: n - found for kind, (n, found) in needed.items() if n > found}
@@ -109,17 +97,6 @@ def _lead_text(name: str, credit: Credit) -> str:
     lead = credit.leads[name]
     low, high = lead.interval
     return f"{lead.difference:+.2f} over {name} ({low:+.2f} to {high:+.2f}, {lead.steps:,} steps)"
-
-
-def _figures(own: ChooserFigures, evidence: Evidence) -> LicenceFigures:
-    return LicenceFigures(
-        outcome=own.outcome,
-        interval=own.interval,
-        regret=own.regret,
-        pair_accuracy=own.pair_accuracy,
-        pair_interval=own.pair_interval,
-        decisions=own.decisions if own.decisions < evidence.decisions else None,
-    )
 
 
 def show_licence(trained: Manifest, console: Console) -> None:

@@ -115,7 +115,6 @@ def _lost(store: Store, rank: int, ranks: int, patience: timedelta) -> str:
 
 
 def _require_forkable(optimization: Optimization) -> None:
-    """Refuse processes that do not survive a fork."""
     processes = optimization.processes
     if (launched := int(os.environ.get("WORLD_SIZE", "1"))) > 1:
         raise ConfigError(
@@ -178,7 +177,6 @@ class Assignment(Generic[Item]):
     """One process's part of a step.
 
     Attributes:
-        items: micro-batches to compute, in order.
         fillers: micro-batches of other processes, whose loss must not count.
     """
 
@@ -189,11 +187,7 @@ class Assignment(Generic[Item]):
 def assign(
     items: Sequence[Item], *, size: Callable[[Item], int], rank: int, ranks: int, even: bool = False
 ) -> Assignment[Item]:
-    """Part of a step that the process with this rank computes.
-
-    Args:
-        even: give all processes the same number of passes, as FSDP needs it.
-    """
+    """Part of a step that the process with this rank computes."""
     sizes = [size(item) for item in items]
     parts = partition(sizes, parts=ranks)
     passes = max(map(len, parts)) if even else 0

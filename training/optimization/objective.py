@@ -95,8 +95,6 @@ class Objective(ABC, Generic[Model]):
     """The goal of one training; its methods run in all processes, but for `save`.
 
     Attributes:
-        title: shown beside the progress bar.
-        model: the model that is trained.
         rows: the packed rows of all epochs.
         epochs: the training steps of each epoch, as numbers of rows by micro-batch.
         keep: the figure by which the best epoch is kept.

@@ -67,11 +67,7 @@ class PackedReplies(TokenTrie):
 def reply_path(
     renderer: Renderer, history: History, reply: Sequence[Message], *, mistakes: Collection[int] = ()
 ) -> ReplyPath:
-    """Tokens of a reply after its state, as a scorer reads them.
-
-    Args:
-        reply: an assistant's message, then answers and messages in turn.
-    """
+    """Tokens of a reply after its state, as a scorer reads them."""
     rendered = renderer.encode_episode((*history, *reply))
     # The history's own replies have spans, too; those of `reply` come last.
     own = rendered.action_spans[-sum(message.role == "assistant" for message in reply) :]
@@ -87,7 +83,6 @@ def add_pair(
     """Add a preference pair to the packed rows of its task.
 
     Args:
-        packed: of this task so far; it grows where the last one is full.
         max_length: longest path; a pair with a longer one is left out.
         max_tokens: most distinct tokens of a packed row with several pairs.
     """
@@ -132,7 +127,6 @@ def pack_candidates(
 
 
 def _with_room(packed: list[PackedReplies], paths: Sequence[ReplyPath], *, max_tokens: int) -> PackedReplies:
-    """The last packed row if these paths fit into it, or a new one."""
     if packed:
         # At most: what the paths share with each other alone counts in each of them.
         added = sum(packed[-1].new_tokens(path.token_ids) for path in paths)

@@ -64,11 +64,7 @@ def regression_columns(
 
 @dataclass(frozen=True, slots=True)
 class QPlace:
-    """Position in a packed tree where an action's Q is read.
-
-    Attributes:
-        position: that of the action's last token, or of the last token before the next reply.
-    """
+    """Position in a packed tree where an action's Q is read."""
 
     position: int
     q_value: float
@@ -101,7 +97,6 @@ class Framing:
 
 
 def _shared(one: Sequence[int], other: Sequence[int]) -> int:
-    """Length of the common beginning of two sequences."""
     pairs = zip(one, other, strict=False)
     return next((i for i, (a, b) in enumerate(pairs) if a != b), min(len(one), len(other)))
 
@@ -112,7 +107,6 @@ class PackedTree(TokenTrie):
 
     Attributes:
         weight: (T,) weight of the squared error at each token.
-        weighted: (T,) target times weight.
         pairs: pairs of siblings with different labels.
         successions: pairs of an action and the one before it on its path, both labelled.
         groups: the candidates of a state, state by state: those that a policy drew, or siblings.
@@ -349,7 +343,6 @@ def _add_answers(tree: PackedTree, rendered: RenderedEpisode, indices: Sequence[
 
 
 def _add_features(tree: PackedTree, rendered: RenderedEpisode, indices: Sequence[int], read_at: ReadAt) -> None:
-    """Add the match features of a path's actions that the tree does not have yet."""
     token_ids, spans = rendered.token_ids, rendered.action_spans
     read = _read_places(rendered, read_at)
     for number, ((start, end), place) in enumerate(zip(spans, read, strict=True)):

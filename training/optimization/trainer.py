@@ -194,7 +194,6 @@ class Loop(Generic[Model]):
         return results[0]
 
     def _restore_best(self) -> bool:
-        """Give the model the weights of the best epoch; False, and no change, if none is kept."""
         weights = self._best.load()
         if weights is None:
             return False
@@ -280,7 +279,6 @@ class Loop(Generic[Model]):
             self._average.update()
 
     def _end_epoch(self) -> dict[str, float]:
-        """Figures of the averaged weights at an epoch's end; the model trains on afterwards."""
         with self._average.applied():
             figures = self.evaluate(self.objective.validate)
             self._keep_if_best(figures)

@@ -25,11 +25,7 @@ FIGURES: Final = "best_figures.json"
 
 
 class BestWeights:
-    """The best epoch so far, saved in the run folder so that a resumed run knows it.
-
-    Args:
-        criterion: the figure by which epochs are compared; "last" saves nothing.
-    """
+    """The best epoch so far, saved in the run folder so that a resumed run knows it."""
 
     def __init__(self, folder: Path, criterion: Criterion) -> None:
         self._weights, self._figures = folder / WEIGHTS, folder / FIGURES
@@ -129,7 +125,6 @@ class WeightAverage:
 
 
 def _placed(weight: Tensor, like: Tensor) -> Tensor:
-    """The weight on the device, and with the shards, of another one."""
     weight = weight.to(like.device)
     if isinstance(like, DTensor):
         return distribute_tensor(weight, like.device_mesh, like.placements)

@@ -135,11 +135,7 @@ def _compare_packed(model: PreTrainedModel) -> None:
 
 @torch.no_grad()
 def kept_logprobs(model: PreTrainedModel, trees: Sequence[PackedReplies], kept: Path) -> list[Tensor]:
-    """(R,) of each packed row under a model before the training, computed once and kept in a file.
-
-    Args:
-        kept: the file, in the folder of a run whose configuration names the model by hash.
-    """
+    """(R,) of each packed row under a model before the training, computed once and kept in a file."""
     replies = _replies_sha256(trees)
     if kept.is_file():
         saved = torch.load(kept, weights_only=True)
@@ -156,7 +152,6 @@ def kept_logprobs(model: PreTrainedModel, trees: Sequence[PackedReplies], kept: 
 
 
 def _replies_sha256(trees: Sequence[PackedReplies]) -> str:
-    """One hash over the tokens of all packed rows and the places of their replies."""
     digest = sha256()
     for tree in trees:
         digest.update(repr((tree.token_ids, tree.before, tree.replies)).encode())

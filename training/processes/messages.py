@@ -46,7 +46,6 @@ class Reply:
     """The answer to a request. Errors travel as text, because not every one can be pickled.
 
     Attributes:
-        error: class and message of an error; None if there was none.
         bug: the error was none of ours; its message is the traceback.
     """
 

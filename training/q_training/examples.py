@@ -317,7 +317,6 @@ def rename_tree(labelled: LabelledTree, augment: Augmenter, rng: random.Random) 
 
 
 def _renamed(step: Step, messages: Iterator[Message]) -> Step:
-    """The step with as many of the renamed messages as it has itself."""
     reply, *observed = islice(messages, len(step_messages(step)))
     return replace(
         step, action=reply.text, reply=reply, observation=observation_text(observed), observed=tuple(observed)

@@ -27,7 +27,6 @@ class BadRecord:
 
     Attributes:
         line: the record's first line in the file, from 1.
-        reason: without any text of the record, which may be private.
     """
 
     path: Path
@@ -116,7 +115,6 @@ def _check(turns: Sequence[Message]) -> None:
 
 
 def _linked(turns: Sequence[Message]) -> History:
-    """The turns, with an id for every call and every result."""
     linked: list[Message] = []
     waiting: list[str] = []
     drawn = 0

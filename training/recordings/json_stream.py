@@ -157,9 +157,7 @@ class Value:
 
     Attributes:
         line: its first line, from 1.
-        flaw: why it cannot be read; "" if it can.
         text: a line that is not parsed yet, in place of the value.
-        nbytes: length of its JSON.
         around: fields of the object around it, and its key there, by the names that were asked for.
     """
 
@@ -359,7 +357,6 @@ def _checked(value: object, line: int, around: Mapping[str, Any] | None = None) 
 
 
 def _reason(error: Exception) -> str:
-    """The flaw, without any of the text."""
     match error:
         case RecordError():
             return str(error)

@@ -159,9 +159,7 @@ class Fragment:
     """A part of one request: a span with its events, or one event of the logs.
 
     Attributes:
-        answered: the first answer to it.
         attributes: of the span or event, its resource's below them.
-        flaw: why its messages cannot be read; "" if they can.
     """
 
     trace: str
@@ -235,7 +233,6 @@ def _filled(fragment: Fragment, parts: list[tuple[str, dict[str, Any]]]) -> Frag
 def _items(
     export: Mapping[str, Any], resources: str, scopes: str, items: str
 ) -> Iterator[tuple[dict[str, Any], Mapping[str, Any]]]:
-    """Spans or log records, each with the attributes of its resource."""
     for resource in objects_in(export.get(resources)):
         described = resource.get("resource")
         entries = described.get("attributes") if isinstance(described, Mapping) else None

@@ -95,7 +95,6 @@ class Turns:
     """The messages of a recording.
 
     Attributes:
-        ignored: indices of the messages that are not to be imitated.
         logprobs: log-probability of a reply, summed over its tokens, by its index; where it is known.
         left_out: what no Q model reads, and how often it was there.
     """
@@ -240,7 +239,6 @@ def _kind(part: object) -> object:
 
 
 def _chat_row(value: Json) -> Json:
-    """A message in OpenAI's shape, whatever it calls roles and calls."""
     role = value.get("role")
     row = {**value, "role": _ROLES.get(role, role) if isinstance(role, str) else role}
     if row.get("content") is None and (text := first_at(row, _TEXTS)) is not None:
@@ -264,7 +262,6 @@ def _plain_call(call: object) -> object:
 
 
 def _without_thoughts(content: Any) -> tuple[Any, int]:
-    """A message's content without parts that are thoughts, and their number."""
     if not isinstance(content, list):
         return content, 0
     kept = [part for part in content if _kind(part) not in _THOUGHTS]

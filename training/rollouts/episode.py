@@ -27,9 +27,7 @@ class AgentStep:
     """An agent's reply and its cost.
 
     Attributes:
-        distinct_candidates: number of distinct replies between which it chose.
         mistaken: the reply is a mistake that must not be imitated.
-        decision: the whole decision of a guided agent; None for other agents.
         drawn: the different candidates of the policy; empty if that tells nothing.
     """
 
@@ -58,7 +56,6 @@ class Episode:
     Attributes:
         steps: all steps, including replayed ones.
         choices: the agent's own steps, without replayed ones.
-        invalid_actions: number of the agent's actions that the environment did not understand.
         too_long: the history outgrew the context of the policy or the Q model, which ended it.
     """
 
@@ -103,11 +100,7 @@ def play_episode(
     prefix: Sequence[Message] = (),
     chat: ChatFormat = REACT,
 ) -> RolloutTask[Episode]:
-    """Play to the end, from the start or from the state to which the replies of `prefix` lead.
-
-    Args:
-        choose: the agent; its step index also counts the replayed steps.
-    """
+    """Play to the end, from the start or from the state to which the replies of `prefix` lead."""
     environment: Environment = yield EnvironmentCall(make)
     steps: list[Step] = []
     choices: list[AgentStep] = []

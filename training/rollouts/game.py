@@ -18,7 +18,6 @@ class Game:
     """One task, and what playing it needs; its methods are rollout tasks.
 
     Attributes:
-        make: makes a fresh, single-use episode, the same one every time.
         seeds: parts of the seeds of all draws: the job's seed and the task's id.
     """
 
@@ -43,12 +42,7 @@ class Game:
     def play_on(
         self, first: str, before: Sequence[Step], agent: Agent, *, max_steps: int, replies: Sequence[Message] = ()
     ) -> RolloutTask[tuple[tuple[Step, ...], Episode]]:
-        """The new steps of an agent from the state after some steps, and the whole episode.
-
-        Args:
-            first: the first observation when the task was first played.
-            replies: taken before the agent's own.
-        """
+        """The new steps of an agent from the state after some steps, and the whole episode."""
         prefix = [*(step.message for step in before), *replies]
         episode = yield from self.play(agent, max_steps=max_steps, prefix=prefix)
         return new_steps(episode, first, before), episode

@@ -131,7 +131,6 @@ class Rollouts:
     """The open run of a job.
 
     Attributes:
-        metrics: writer of figures and failures.
         budget: no further task is begun when it is spent; methods end theirs at the next episode.
     """
 
@@ -205,7 +204,6 @@ class Rollouts:
         self._tell_end()
 
     def _tell_end(self) -> None:
-        """Say where a budget has ended the job."""
         if reason := self.budget.reason:
             self.metrics.write({"ended_by": reason})
             console = self.console or Console(stderr=True)
@@ -344,7 +342,6 @@ def _rows_of(metrics: Path) -> list[dict[str, Any]]:
 
 
 def _selected_suite(config: RolloutConfig) -> SelectedSuite:
-    """The tasks that a job plays, with their episodes where its workers are."""
     selected = build_selected_suite(config.environment)
     try:
         selected.suite = move_to_workers(
@@ -360,12 +357,7 @@ def _selected_suite(config: RolloutConfig) -> SelectedSuite:
 def open_rollouts(
     job: str, config: RolloutConfig, *, weights: Mapping[str, str] | None = None, console: Console | None = None
 ) -> Iterator[Rollouts]:
-    """Start or resume a job's run.
-
-    Args:
-        weights: hashes of its models, by the names under which `config.json` keeps them. A model
-            that was trained again under the same name has another hash.
-    """
+    """Start or resume a job's run."""
     with (
         open_run(config.output, config, may_change=MAY_CHANGE, weights=weights) as folder,
         closing(_selected_suite(config)) as suite,

@@ -205,11 +205,7 @@ Draw = Callable[[SampleRequest, UsageTally], Awaitable[list[Candidate]]]
 
 
 class HostedPolicy:
-    """One model of an upstream, drawn from by many rollout tasks at the same time.
-
-    Attributes:
-        name: the model's name, which rows state as their source.
-    """
+    """One model of an upstream, drawn from by many rollout tasks at the same time."""
 
     def __init__(self, upstream: str, hosted: HostedModel, *, api_key: SecretStr | None) -> None:
         self.name = hosted.model

@@ -58,7 +58,6 @@ class JobModels:
     """Models of a job; None where it has none.
 
     Attributes:
-        rollouts: plays roll-outs; None for `policy`.
         q_model: guides, or values in place of roll-outs.
     """
 
@@ -76,12 +75,7 @@ class JobModels:
 
 @dataclass(frozen=True, slots=True)
 class PlayedTask:
-    """One task when it is played.
-
-    Attributes:
-        rows: written all at once; a task without any is played again, unless `Method.finished`
-            knows it.
-    """
+    """One task when it is played."""
 
     rows: Sequence[BaseModel]
     figures: Mapping[str, float]
@@ -91,11 +85,9 @@ class Method(ABC, Generic[Config]):
     """The part of a job that is its own: the play of one task.
 
     Attributes:
-        job: its name, shown beside the progress bar.
         unit: name of what a task is played to, such as "trees"; they are counted under it.
         rate: the figure that is also given per second.
         means: figures that are averaged over tasks; the others are summed.
-        file: name of the file with a row per task.
         as_agent: the draws are an agent's, so they get the environment's tools and few-shot turns.
     """
 

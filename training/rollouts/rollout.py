@@ -122,7 +122,6 @@ class RunBudget:
 
     Attributes:
         wanted: number of states whose candidates differ in outcome that is enough; None is no limit.
-        found: number of those so far.
     """
 
     def __init__(self, minutes: float | None = None, calls: int | None = None) -> None:

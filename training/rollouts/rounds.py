@@ -66,7 +66,6 @@ class Batches(Generic[T]):
 
     Attributes:
         tokens: of an answer, by which the time of a batch is shared.
-        thread: where batches run beside hosted draws.
     """
 
     model: Callable[[Sequence[Any]], Sequence[Any]]
@@ -108,7 +107,6 @@ class Driver(Generic[T]):
         return [batches for batches in (self._draws, self._scores) if batches is not None]
 
     def _round(self, tasks: Iterator[tuple[str, RolloutTask[T]]], parallel: int) -> bool:
-        """Start tasks up to `parallel` and answer batches; False once all tasks have ended."""
         while len(self._running) < parallel:
             following = next(tasks, None)
             if following is None:

@@ -16,8 +16,6 @@ class UpstreamUsage(Row):
     """Tokens and cost of requests to upstreams, as the upstreams count them.
 
     Attributes:
-        prompt_tokens: tokens read, the cached ones included.
-        cached_prompt_tokens: tokens that the upstream had in its cache.
         cost: in the currency of the prices; None if no prices are given.
     """
 

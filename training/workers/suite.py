@@ -85,7 +85,6 @@ class RemoteEpisode:
         return seat
 
     def _try(self, request: Any) -> Any:
-        """The answer to a request, after a lost worker once more from a new one."""
         losses = 0
         while True:
             try:

@@ -187,7 +187,6 @@ def _tables(connection: sqlite3.Connection, database: str) -> list[str]:
 
 
 def _columns(connection: sqlite3.Connection, database: str, table: str) -> Records:
-    """Field, type, NULL allowed, key, default and extra of each column, as MySQL tells them."""
     found = connection.execute(
         'SELECT name, type, "notnull", pk, dflt_value FROM pragma_table_info(?, ?) ORDER BY cid', (table, database)
     )

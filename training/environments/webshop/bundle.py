@@ -88,7 +88,6 @@ class ShoppingSuite:
         return wanted.id, 1, wanted, []
 
     def _fits(self, product: Product, goal: ShoppingGoal, wanted: Product) -> bool:
-        """True if the goal's options can be chosen, and the purchase earns the whole reward."""
         chosen = [*goal.options]
         whole = purchase_reward(product, goal, wanted, chosen) == 1.0
         return whole and _values(product).issuperset(chosen)

@@ -17,8 +17,6 @@ class Product:
         id: the shop's number, ten characters.
         kind: the shop's department, which says nothing about the type of product.
         category: the path of its categories, each level below the one before it.
-        query: the search under which the shop lists it.
-        attributes: properties that no page needs to show.
         options: values to choose from, by the option's name, in lower case.
         prices: one, or the lowest and the highest.
     """
@@ -81,5 +79,4 @@ class Catalogue:
 
 
 def _price_text(price: float) -> str:
-    """A price with its cents, if it has any."""
     return f"${price:.0f}" if price == round(price) else f"${price:.2f}"

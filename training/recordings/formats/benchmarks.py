@@ -245,7 +245,6 @@ def trial_records(record: Record) -> Iterator[Record]:
 
 
 def _text(path: Path) -> str:
-    """A file's text; "" if it is not there."""
     if not is_file(path):
         return ""
     with open_file(path) as file, TextIOWrapper(cast(Any, file), encoding="utf-8", errors="replace") as text:

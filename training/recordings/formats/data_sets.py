@@ -114,7 +114,6 @@ def _to_message(turn: object, index: int) -> Message:
 
 
 def _call(value: str, place: str) -> Message:
-    """A turn that is nothing but a call: JSON with its name and arguments."""
     try:
         called = parse_text(value)
     except RecordError as error:

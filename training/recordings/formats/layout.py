@@ -33,9 +33,7 @@ class Layout:
         read: reads a record that is no list of messages at all.
         files: patterns of the files of a folder; none takes every file of JSON.
         within: see `read_values`; "" if a file's values are its records.
-        keeping: see `read_values`.
         beside: file with the outcome, seen from the record's; its JSON is `@beside` of the record.
-        values: reads a file, or files beside it, in another way.
         fragments: reads requests to models, of which those of one trace are an episode.
     """
 

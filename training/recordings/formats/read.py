@@ -193,11 +193,7 @@ IMPORTED: Final = "trajectories"
 
 @dataclass(frozen=True, slots=True)
 class Recording:
-    """Files in one format.
-
-    Attributes:
-        format: its name in `FORMATS`, or an import path.
-    """
+    """Files in one format."""
 
     format: str
     layout: Layout
@@ -265,7 +261,6 @@ def detect_format(paths: Sequence[Path], messages: str = "") -> str:
 
 
 def _format_of_name(path: Path) -> str:
-    """The format that a file's name says, such as `x.eval`; "" if it says none."""
     for name, layout in FORMATS.items():
         if any(path.match(end) for end in layout.files if end.startswith("*.")):
             return name
@@ -391,7 +386,6 @@ def _made(found: Iterable[_Read], fields: Fields, paths: Sequence[Path]) -> Iter
 
 
 def _by_model(episodes: Sequence[Trajectory], record: Mapping[str, object], fields: Fields) -> list[Trajectory]:
-    """These episodes, made by the model that the operator's place names."""
     if not (name := stated_task(record, fields.model)):
         raise RecordError(f"it has no {fields.model!r}; name another --model-key")
     return [replace(episode, source=name) for episode in episodes]

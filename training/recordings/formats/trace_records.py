@@ -169,7 +169,6 @@ def _read_json(said: object, name: str) -> Any:
 
 
 def _nested(row: Mapping[str, Any]) -> dict[str, Any]:
-    """Keys with dots as objects in objects."""
     nested: dict[str, Any] = {}
     for name, value in row.items():
         inner = nested

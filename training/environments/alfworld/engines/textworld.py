@@ -37,11 +37,7 @@ class _EngineSpec:
 
 
 class EngineProcess(ProcessWorker):
-    """One worker process.
-
-    Attributes:
-        games: those that it has played, each of which takes memory.
-    """
+    """One worker process."""
 
     def __init__(self, *, timeout_s: float) -> None:
         """Start the process; the first answer waits for its imports."""

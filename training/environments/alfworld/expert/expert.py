@@ -273,7 +273,6 @@ def _take(memory: HouseMemory, at: str) -> list[ExpertReply]:
 
 
 def _misuse(memory: HouseMemory, at: str, held: str, rng: Random) -> list[ExpertReply]:
-    """Put the object down here, or apply a treatment that is unwanted or impossible."""
     verb, _, appliance = rng.choice([*TREATMENTS.values()])
     place = next(iter(memory.all_of(appliance)), at)
     return [
@@ -283,7 +282,6 @@ def _misuse(memory: HouseMemory, at: str, held: str, rng: Random) -> list[Expert
 
 
 def _misread(memory: HouseMemory, at: str, rng: Random) -> list[ExpertReply]:
-    """Take an object that is not here, or open a receptacle that does not open."""
     item = f"{memory.task.item} {rng.randint(1, 4)}"
     return [
         ExpertReply(f"{item} is here.", "I take it.", f"take {item} from {at}"),

@@ -19,8 +19,6 @@ class HouseMemory:
 
     Attributes:
         receptacles: all receptacles, in the order of the first observation.
-        contents: objects last seen in each receptacle that the agent has looked into.
-        closed: receptacles that were found closed.
         refused: receptacles at which an action failed that should have worked.
         unclear: a receptacle at the agent's location that has not been described yet.
         treated: (verb, object) of each object that was cleaned, heated or cooled, and still is.

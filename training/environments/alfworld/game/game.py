@@ -132,8 +132,6 @@ class Receptacle:
     """A place in or on which objects lie.
 
     Attributes:
-        name: a name such as "cabinet 4", unique among the game's receptacles and objects.
-        kind: a kind such as "cabinet", as in `Goal` and `AlfWorldGame.can_contain`.
         location: the agent's location in front of it, such as "loc 12"; it may be shared.
     """
 
@@ -151,7 +149,6 @@ class Item:
 
     Attributes:
         location: location at which it can be sliced, usually its receptacle's, or None.
-        inner: names of the objects inside it; None if it cannot hold any.
     """
 
     name: str
@@ -169,12 +166,7 @@ class Item:
 
 @dataclass(frozen=True, slots=True)
 class Goal:
-    """Goal of a game.
-
-    Attributes:
-        receptacle_kind: kind of the target receptacle; None for `look_at_obj_in_light`.
-        lamp_kind: kind of the lamp to use; None for all other goals.
-    """
+    """Goal of a game."""
 
     kind: GoalKind
     item_kind: str
@@ -190,7 +182,6 @@ class AlfWorldGame:
         task: the whole sentence, "Your task is to: put some apple on desk."
         receptacles: all receptacles, in the engine's order.
         items: all objects, in the engine's order, in which contents are always listed.
-        can_contain: pairs (receptacle kind, item kind) that fit together.
         cleaners, heaters, coolers: receptacle kinds that clean, heat or cool.
     """
 

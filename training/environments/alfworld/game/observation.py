@@ -51,10 +51,7 @@ class Scene:
     """Facts in one observation; None for those that it does not mention.
 
     Attributes:
-        receptacle: the receptacle that is described.
         contents: the objects seen in it; None if it is closed.
-        taken: the object that was picked up, and its receptacle.
-        put: the object that was put down, and its receptacle.
         treated: "clean", "heat" or "cool", and the object.
     """
 

@@ -47,7 +47,6 @@ class Statistics:
         inside: item kind -> item kind -> how often the second starts inside the first.
         finds: item kind -> receptacle kind -> (receptacles with at least one such item, all
             receptacles), over the games that have such an item in some receptacle.
-        can_contain: receptacle kind -> item kinds that may be put there.
         goals: goal kind -> room kind -> item kind -> target -> games; the target is a
             receptacle kind, or the lamp kind of `look_at_obj_in_light`.
         wordings: goal kind -> the task sentence with {item} and {target} -> games.
