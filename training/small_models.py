@@ -217,15 +217,11 @@ class Architecture(JobOptions):
     numbered_words: bool = False
 
     @model_validator(mode="after")
-    def _copy_heads_are_heads(self) -> Self:
+    def _cells_agree(self) -> Self:
         if self.copy_heads > self.heads:
             raise ValueError(
                 f"copy_heads is {self.copy_heads} and heads {self.heads}; set copy_heads to at most {self.heads}"
             )
-        return self
-
-    @model_validator(mode="after")
-    def _induction_heads_have_room(self) -> Self:
         room = self.heads - self.copy_heads if self.layers > 1 and self.heads >= len(OFFSETS) else 0
         if self.induction_heads > room:
             raise ValueError(

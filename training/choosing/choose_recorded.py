@@ -90,13 +90,9 @@ class ChooseRecordedConfig(ReadingModels, FoldDesign):
         return Cut(self.after, self.turns, self.observed, self.finished, self.answer)
 
     @model_validator(mode="after")
-    def _ends_have_no_state(self) -> "ChooseRecordedConfig":
+    def _fields_agree(self) -> "ChooseRecordedConfig":
         if self.finished and self.after:
             raise ValueError(f"after = {self.after} is of attempts that go on; leave it out with finished")
-        return self
-
-    @model_validator(mode="after")
-    def _trainings_differ(self) -> "ChooseRecordedConfig":
         if len(set(self.trainings)) < len(self.trainings):
             raise ValueError(f"trainings {self.trainings} has a seed twice; name different ones")
         return self

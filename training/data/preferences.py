@@ -52,7 +52,7 @@ class PreferenceRow(TaskRow):
     mistakes: tuple[NonNegativeInt, ...] = ()
 
     @model_validator(mode="after")
-    def _replies_and_observations_take_turns(self) -> Self:
+    def _fields_agree(self) -> Self:
         for name, rows in (("chosen", self.chosen), ("rejected", self.rejected)):
             replies = [row.role == "assistant" for row in rows]
             if not replies[0] or any(first and second for first, second in pairwise(replies)):
@@ -60,10 +60,6 @@ class PreferenceRow(TaskRow):
                 raise ValueError(f"{name} has the roles {roles}; alternate between replies and observations")
             if not replies[-1]:
                 raise ValueError(f"{name} ends with an observation, which is never scored; end it with a reply")
-        return self
-
-    @model_validator(mode="after")
-    def _chosen_is_better(self) -> Self:
         if self.chosen_value <= self.rejected_value:
             raise ValueError(f"chosen_value {self.chosen_value} is not above rejected_value {self.rejected_value}")
         if self.level == "step" and len(self.chosen) + len(self.rejected) > 2:
@@ -74,16 +70,12 @@ class PreferenceRow(TaskRow):
         key = message_key(self.chosen[0].to_message())
         if self.level != "trajectory" and key == message_key(self.rejected[0].to_message()):
             raise ValueError(f"chosen and rejected have the same action {key!r}; give two actions")
-        return self
-
-    @model_validator(mode="after")
-    def _something_of_chosen_is_scored(self) -> Self:
-        replies = sum(row.role == "assistant" for row in self.chosen)
-        if any(number >= replies for number in self.mistakes):
-            raise ValueError(f"mistakes are {self.mistakes}, but chosen has {replies} replies")
-        if len(set(self.mistakes)) == replies:
+        scored = sum(row.role == "assistant" for row in self.chosen)
+        if any(number >= scored for number in self.mistakes):
+            raise ValueError(f"mistakes are {self.mistakes}, but chosen has {scored} replies")
+        if len(set(self.mistakes)) == scored:
             raise ValueError(
-                f"all {replies} replies of chosen are mistakes, so nothing is preferred; leave the pair out"
+                f"all {scored} replies of chosen are mistakes, so nothing is preferred; leave the pair out"
             )
         return self
 

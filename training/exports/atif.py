@@ -13,15 +13,12 @@ from pydantic import Field
 from qguide.qnet.records import Row
 from qguide.qnet.types import Message, ToolCall
 from qguide.training.data.trajectories import UNNAMED, Trajectory
+from qguide.training.exports.trl import is_none
 
 VERSION: Final = "ATIF-v1.6"
 RAW: Final = "raw_arguments"
 """The only argument of a call whose arguments are no JSON object."""
 _SOURCES: Final = {"system": "system", "developer": "system", "assistant": "agent"}
-
-
-def _is_none(value: object) -> bool:
-    return value is None
 
 
 class AtifCall(Row):
@@ -51,9 +48,9 @@ class AtifStep(Row):
     step_id: int
     source: Literal["system", "user", "agent"]
     message: str
-    tool_calls: tuple[AtifCall, ...] | None = Field(default=None, exclude_if=_is_none)
-    observation: AtifObservation | None = Field(default=None, exclude_if=_is_none)
-    extra: dict[str, Any] | None = Field(default=None, exclude_if=_is_none)
+    tool_calls: tuple[AtifCall, ...] | None = Field(default=None, exclude_if=is_none)
+    observation: AtifObservation | None = Field(default=None, exclude_if=is_none)
+    extra: dict[str, Any] | None = Field(default=None, exclude_if=is_none)
 
 
 class AtifAgent(Row):

@@ -31,7 +31,8 @@ class TrlTool(Row):
     input: str
 
 
-def _is_none(value: object) -> bool:
+def is_none(value: object) -> bool:
+    """True of fields that rows leave out."""
     return value is None
 
 
@@ -40,8 +41,8 @@ class TrlCall(Row):
 
     id: str
     type: str
-    function: TrlFunction | None = Field(default=None, exclude_if=_is_none)
-    custom: TrlTool | None = Field(default=None, exclude_if=_is_none)
+    function: TrlFunction | None = Field(default=None, exclude_if=is_none)
+    custom: TrlTool | None = Field(default=None, exclude_if=is_none)
 
 
 class TrlTurn(Row):
@@ -53,9 +54,9 @@ class TrlTurn(Row):
 
     role: str
     content: str
-    tool_calls: tuple[TrlCall, ...] | None = Field(default=None, exclude_if=_is_none)
-    tool_call_id: str | None = Field(default=None, exclude_if=_is_none)
-    weight: float | None = Field(default=None, exclude_if=_is_none)
+    tool_calls: tuple[TrlCall, ...] | None = Field(default=None, exclude_if=is_none)
+    tool_call_id: str | None = Field(default=None, exclude_if=is_none)
+    weight: float | None = Field(default=None, exclude_if=is_none)
 
     @classmethod
     def of(cls, message: Message, *, imitated: bool = True) -> Self:

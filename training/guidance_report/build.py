@@ -1,7 +1,6 @@
 """The report of recorded episodes, and its verdict: whether to go on with guidance."""
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
@@ -43,7 +42,7 @@ def build_report(
         bad.append(str(error))
 
     files = offer_files(paths)
-    notes = _Notes(OtherTaus(), ArgumentValues(), Trials(), CriteriaOutcomes())
+    notes = OtherTaus(), ArgumentValues(), Trials(), CriteriaOutcomes()
     episodes = _noting(read_episodes(files, on_bad_row), notes)
     columns = read_columns(episodes, lambda: environment_labels(paths), same_tasks=same_tasks)
     if not columns.episodes:
@@ -54,28 +53,21 @@ def build_report(
     return _report(columns, notes, files, bad, baseline)
 
 
-@dataclass(frozen=True, slots=True)
-class _Notes:
-    """Notes on the candidates' texts, which are not kept."""
-
-    other_taus: OtherTaus
-    values: ArgumentValues
-    trials: Trials
-    criteria: CriteriaOutcomes
+_Notes = tuple[OtherTaus, ArgumentValues, Trials, CriteriaOutcomes]
+"""Notes on the candidates' texts, which are not kept."""
 
 
 def _noting(episodes: Iterable[list[OfferRow]], notes: _Notes) -> Iterator[list[OfferRow]]:
     for rows in episodes:
-        notes.other_taus.add(rows)
-        notes.values.add(rows)
-        notes.trials.add(rows)
-        notes.criteria.add(rows)
+        for note in notes:
+            note.add(rows)
         yield rows
 
 
 def _report(
     columns: Columns, notes: _Notes, files: Sequence[Path], bad: Sequence[str], baseline: str | None
 ) -> GuidanceReport:
+    taus, values, trials, criteria = notes
     everything = np.ones(len(columns.episodes["outcome"]), dtype=np.bool_)
     arms = arms_of(columns, everything)
     comparisons = comparisons_of(columns, everything, baseline=baseline)
@@ -87,10 +79,10 @@ def _report(
     for environment in environments:
         sentences += [comparison.sentence for comparison in environment.comparisons]
     sentences += [one.sentence for one in reliability]
-    sentences += notes.criteria.sentences()
+    sentences += criteria.sentences()
     if _both_said(comparisons, reliability):
         sentences.append(_BOTH)
-    other_taus = notes.other_taus.estimates()
+    other_taus = taus.estimates()
     return GuidanceReport(
         files=tuple(map(str, files)),
         bad_rows=len(bad),
@@ -107,10 +99,10 @@ def _report(
         actions=actions_of(columns),
         by_step=step_ranges(columns),
         shadows=shadowed_of(columns),
-        trials=tuple(notes.trials.figures()),
+        trials=tuple(trials.figures()),
         other_taus=other_taus,
-        criteria=tuple(notes.criteria.weights()),
-        rare_values=notes.values.rare(columns.episodes["outcome"], success_bound(columns)),
+        criteria=tuple(criteria.weights()),
+        rare_values=values.rare(columns.episodes["outcome"], success_bound(columns)),
         environments=environments,
     )
 

@@ -30,22 +30,6 @@ ACTIONS: Final[tuple[ThresholdAction, ...]] = get_args(ThresholdAction)
 OUTCOMES: Final[tuple[ActionOutcome, ...]] = get_args(ActionOutcome)
 
 
-class Names:
-    """Numbers for names, in the order of their first appearance."""
-
-    def __init__(self) -> None:
-        self._numbers: dict[str, int] = {}
-
-    def number(self, name: str) -> int:
-        """The number of a name."""
-        return self._numbers.setdefault(name, len(self._numbers))
-
-    @property
-    def names(self) -> tuple[str, ...]:
-        """All names, by number."""
-        return tuple(self._numbers)
-
-
 @dataclass(frozen=True, slots=True)
 class Columns:
     """All episodes and steps; unknown numbers are NaN.
@@ -100,44 +84,41 @@ def read_columns(
             writes what tells it before the episode's offers.
         same_tasks: the agent gets no other tasks than these, so each episode is evidence of its own.
     """
-    tasks, arms, places, q_models, shadows = (Names() for _ in range(5))
+    tasks, arms, places, q_models, shadows = (dict[str, int]() for _ in range(5))
     of_episodes, of_steps, of_actions = _Growing(), _Growing(), _Growing()
     for number, rows in enumerate(episodes):
         steps = [_step(row) for row in rows]
         for row, step in zip(rows, steps, strict=True):
-            place = {"episode": number, "q_model": q_models.number(row.q_model)}
+            place = {"episode": number, "q_model": _number_of(row.q_model, q_models)}
             of_steps.add(step | place)
             for taken in row.actions:
                 of_actions.add(_action(taken, row) | place)
-        task = tasks.number(rows[0].task_id)
+        task = _number_of(rows[0].task_id, tasks)
         of_episodes.add(
             {
                 "task": task,
                 "unit": number if same_tasks else task,
-                "arm": arms.number(_arm(rows)),
+                "arm": _number_of(_arm(rows), arms),
                 "outcome": rows[-1].outcome_reward,
                 "steps": len(rows),
                 "tokens": sum(step["tokens"] for step in steps),
                 "ms": sum(step["ms"] for step in steps),
                 "changed": sum(step["is_first"] == 0 for step in steps),
-                "shadow": shadows.number(rows[-1].shadow) if rows[-1].shadow else nan,
+                "shadow": _number_of(rows[-1].shadow, shadows) if rows[-1].shadow else nan,
             }
         )
     found = of_episodes.frozen()
     if found:
         labels = environments()
-        of_task = [places.number(labels.get(task, SERVED)) for task in tasks.names]
+        of_task = [_number_of(labels.get(task, SERVED), places) for task in tasks]
         found["environment"] = np.array(of_task, dtype=np.float64)[found["task"].astype(np.int64)]
-    return Columns(
-        arms.names,
-        places.names,
-        q_models.names,
-        shadows.names,
-        found,
-        of_steps.frozen(),
-        of_actions.frozen(),
-        same_tasks,
-    )
+    names = tuple(arms), tuple(places), tuple(q_models), tuple(shadows)
+    return Columns(*names, found, of_steps.frozen(), of_actions.frozen(), same_tasks)
+
+
+def _number_of(name: str, among: dict[str, int]) -> int:
+    """In the order of first appearance."""
+    return among.setdefault(name, len(among))
 
 
 def _arm(rows: Sequence[OfferRow]) -> str:

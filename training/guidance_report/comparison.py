@@ -234,23 +234,6 @@ def _sentence(
     )
 
 
-@dataclass(slots=True)
-class _Arm:
-    episodes: int = 0
-    outcomes: float = 0.0
-    tokens: int = 0
-
-    def add(self, outcome: float, tokens: int) -> None:
-        self.episodes += 1
-        self.outcomes += outcome
-        self.tokens += tokens
-
-    @property
-    def figures(self) -> TrialArm:
-        count = max(self.episodes, 1)
-        return TrialArm(episodes=self.episodes, mean=self.outcomes / count, tokens=self.tokens / count)
-
-
 class _Tried(NamedTuple):
     """An episode of a trial."""
 
@@ -289,19 +272,22 @@ class Trials:
         """Figures of each trial, the earliest of a group first."""
         for (group, number), episodes in sorted(self._tried.items()):
             compared = DifferenceSequence(alpha=level_of(number, alpha=episodes[-1].alpha))
-            arms = _Arm(), _Arm()
             # Replicas write files of their own, and the interval depends on the order.
             for one in sorted(episodes, key=attrgetter("at")):
                 compared.add(one.outcome, guided=one.guided, share=one.share, guess=one.guess)
-                arms[one.guided].add(one.outcome, one.tokens)
-            unguided, guided = arms
             interval = compared.interval
             yield TrialFigures(
                 group=group,
                 trial=number,
-                guided=guided.figures,
-                unguided=unguided.figures,
+                guided=_trial_arm([one for one in episodes if one.guided]),
+                unguided=_trial_arm([one for one in episodes if not one.guided]),
                 low=interval.low,
                 difference=interval.estimate,
                 high=interval.high,
             )
+
+
+def _trial_arm(episodes: Sequence[_Tried]) -> TrialArm:
+    count = len(episodes)
+    outcomes, tokens = (sum(map(attrgetter(name), episodes)) for name in ("outcome", "tokens"))
+    return TrialArm(episodes=count, mean=outcomes / max(count, 1), tokens=tokens / max(count, 1))

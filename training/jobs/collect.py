@@ -93,7 +93,7 @@ class CollectConfig(MethodConfig):
     parallel: int = Field(default=4, ge=1)
 
     @model_validator(mode="after")
-    def _policy_is_a_model(self) -> Self:
+    def _collect_fields_agree(self) -> Self:
         if self.policy == EXPERT:
             raise ValueError(
                 "policy is 'expert', but the expert plays anyway; name a model's folder, or set "
@@ -104,10 +104,6 @@ class CollectConfig(MethodConfig):
                 f"policy is {self.policy!r} and mistakes {self.mistakes}; a policy makes mistakes "
                 "of its own, so set mistakes to 0"
             )
-        return self
-
-    @model_validator(mode="after")
-    def _player_is_there(self) -> Self:
         if self.player == "policy" and not self.policy:
             raise ValueError("player is 'policy', but there is no policy; name one")
         if self.player == "gold" and (self.policy or self.mistakes):
@@ -126,10 +122,6 @@ class CollectConfig(MethodConfig):
                 f"keep is {self.keep} and attempts {self.attempts}; a task cannot keep more "
                 "episodes than it plays, so raise attempts"
             )
-        return self
-
-    @model_validator(mode="after")
-    def _qnet_guides_a_policy(self) -> Self:
         if self.qnet and (self.player != "policy" or self.temperature == 0):
             raise ValueError(
                 f"qnet is {self.qnet!r}, player {self.player!r} and temperature "

@@ -137,16 +137,12 @@ class EvaluateConfig(RolloutConfig):
         return values
 
     @model_validator(mode="after")
-    def _hosted_policies_state_no_likelihood(self) -> Self:
+    def _evaluate_fields_agree(self) -> Self:
         if "likeliest" in self.methods and is_hosted(self.policy):
             raise ValueError(
                 f"policy is {self.policy!r}, which states no log-probabilities of whole replies; "
                 "leave out the method likeliest, or use a policy that runs in this process"
             )
-        return self
-
-    @model_validator(mode="after")
-    def _paraphrased_methods_have_paraphrases(self) -> Self:
         named = sorted(PARAPHRASED.intersection(self.methods))
         if named and self.paraphrases is None:
             raise ValueError(

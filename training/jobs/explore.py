@@ -65,22 +65,14 @@ class ExploreConfig(MethodConfig):
     mcts: Mcts = Mcts()
 
     @model_validator(mode="after")
-    def _rollouts_are_greedy(self) -> Self:
+    def _explore_fields_agree(self) -> Self:
         if self.rollouts and not self.exploration.greedy_rollout:
             raise ValueError(
                 f"rollouts is {self.rollouts!r} and exploration.greedy_rollout false; a policy for "
                 "rollouts plays greedily, so set greedy_rollout to true"
             )
-        return self
-
-    @model_validator(mode="after")
-    def _search_has_one_policy(self) -> Self:
         if self.strategy == "mcts" and (self.guide or self.rollouts or self.expert):
             raise ValueError("strategy is 'mcts', but guide, rollouts or expert is set; a search takes none of them")
-        return self
-
-    @model_validator(mode="after")
-    def _guide_has_a_choice(self) -> Self:
         if self.guide and self.exploration.candidates < 2:
             raise ValueError(
                 f"guide is {self.guide!r} and exploration.candidates 1; a guide needs a choice, so "

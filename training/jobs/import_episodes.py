@@ -16,7 +16,7 @@ read; a killed run starts over.
 
 import sqlite3
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from functools import partial
 from itertools import groupby
@@ -36,7 +36,7 @@ from qguide.training.data.trajectories import Trajectory
 from qguide.training.recordings.episode import BadRecord
 from qguide.training.recordings.formats.read import IMPORTED, ReadingModels, made_of_episodes, recording_of
 from qguide.training.recordings.json_stream import OnBytes
-from qguide.training.recordings.report import EpisodeFigures, ImportReport, ImportTally
+from qguide.training.recordings.report import ImportReport, ImportTally
 from qguide.training.recordings.task_tree import build_task_trees
 from qguide.training.workers.config import RowWorkers, Workers
 from qguide.training.workers.ray_actors import connected, spread
@@ -51,7 +51,9 @@ class WrittenEpisode(NamedTuple):
 
     task_id: str
     line: bytes
-    figures: EpisodeFigures
+    reward: float
+    counts: Mapping[str, int]
+    left_out: Mapping[str, int]
 
 
 class StoredEpisodes(NamedTuple):
@@ -136,7 +138,10 @@ def _written(environment: str, found: Trajectory | BadRecord) -> WrittenEpisode 
     if isinstance(found, BadRecord):
         return found
     row = found.to_row(environment=environment)
-    return WrittenEpisode(row.task_id, f"{row.model_dump_json()}\n".encode(), EpisodeFigures.of(found))
+    tool_calls = sum(len(message.tool_calls) for message in found.messages)
+    counts = {"actions": len(found.replies), "tool_calls": tool_calls}
+    line = f"{row.model_dump_json()}\n".encode()
+    return WrittenEpisode(row.task_id, line, found.reward, counts, found.left_out)
 
 
 def _write_trajectories(
@@ -151,7 +156,9 @@ def _write_trajectories(
                 continue
             places.execute("INSERT INTO rows VALUES (?, ?)", (found.task_id, end))
             end += writer.write_lines(found.line)
-            tally.add_episode(found.figures)
+            tally.rewards.append(found.reward)
+            tally.counts.update(found.counts)
+            tally.left_out.update(found.left_out)
 
 
 def _require_episodes(config: ImportConfig, tally: ImportTally) -> None:
@@ -187,8 +194,8 @@ def _of_tasks(trajectories: Path, places: sqlite3.Connection) -> Iterator[Stored
 
 def _merged(episodes: StoredEpisodes) -> tuple[bytes, list[Counter[str]]]:
     trees = build_task_trees([TreeRow.model_validate_json(line) for line in episodes.lines])
-    lines = "".join(f"{tree.row.model_dump_json()}\n" for tree in trees)
-    return lines.encode(), [tree.figures for tree in trees]
+    lines = "".join(f"{row.model_dump_json()}\n" for row, _ in trees)
+    return lines.encode(), [figures for _, figures in trees]
 
 
 @contextmanager

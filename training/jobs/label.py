@@ -13,8 +13,9 @@ from array import array
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
+from itertools import chain
 from pathlib import Path
-from typing import Annotated, Self, cast, get_args
+from typing import Annotated, NamedTuple, Self, cast, get_args
 
 from pydantic import BeforeValidator, Field, StringConstraints, model_validator
 from rich.progress import track
@@ -132,7 +133,7 @@ def run_label(config: LabelConfig, *, scorer: Scorer | None = None) -> dict[str,
 
 
 def _label(config: LabelConfig, run: RunFolder, scorer: Scorer | None) -> dict[str, object]:
-    statistics = _Statistics()
+    found = list[_TreeStatistics]()
     with rows_at_once(run.rows) as writer:
         tasks = TaskTrees(
             config.trees,
@@ -140,26 +141,26 @@ def _label(config: LabelConfig, run: RunFolder, scorer: Scorer | None) -> dict[s
             max_reward=config.max_reward,
             judge=config.judge if config.target == "judge" else None,
         )
-        found = spread(partial(_labelled, config, scorer), tasks.stored(), config.workers)
-        for line, of_tree in track(found, "label", total=len(tasks), transient=True):
-            statistics.add(of_tree)
+        labelled = spread(partial(_labelled, config, scorer), tasks.stored(), config.workers)
+        for line, of_tree in track(labelled, "label", total=len(tasks), transient=True):
+            found.append(of_tree)
             writer.write_lines(line)
-        if not statistics.count:
+        if not any(len(tree.labels) for tree in found):
             raise ConfigError(
                 f"target {config.target!r} labels no node of {', '.join(map(str, config.trees))}; "
                 "choose another target, or other trees"
             )
-    summary = statistics.summary()
+    summary = _summary(found)
     with JsonlWriter(run.metrics) as metrics:
         metrics.write({"target": config.target, **summary})
     return summary
 
 
-def _labelled(config: LabelConfig, scorer: Scorer | None, stored: StoredTree) -> tuple[bytes, "_Statistics"]:
+def _labelled(config: LabelConfig, scorer: Scorer | None, stored: StoredTree) -> tuple[bytes, "_TreeStatistics"]:
     task = stored.read()
     labels = labels_of(task, config, scorer)
     row = tree_row(replace(task.tree, values={config.target: labels}), task.row)
-    return f"{row.model_dump_json()}\n".encode(), _Statistics.of(task.tree, labels)
+    return f"{row.model_dump_json()}\n".encode(), _statistics_of(task.tree, labels)
 
 
 def labels_of(task: TaskTree, config: LabelConfig, scorer: Scorer | None = None) -> dict[int, float]:
@@ -197,57 +198,40 @@ def _own_labels(target: str, task: TaskTree) -> dict[int, float]:
     return labels
 
 
-class _Statistics:
-    """Statistics of the labels; only the spread among siblings can help to choose an action."""
+class _TreeStatistics(NamedTuple):
+    """Only the spread of labels among siblings can help to choose an action."""
 
-    def __init__(self) -> None:
-        self._labels = array("d")
-        self._spreads = array("d")
-        self._branching = array("d")
-        self._tasks_with_reward = 0
+    labels: "array[float]"
+    spreads: "array[float]"
+    branching: float
+    has_reward: bool
 
-    @classmethod
-    def of(cls, tree: Tree, labels: Mapping[int, float]) -> Self:
-        """Count one tree."""
-        own = cls()
-        own._labels.extend(labels.values())
-        own._branching.append(branching_fraction(tree))
-        own._tasks_with_reward = any(node.step.reward > 0 for node in tree.nodes)
-        for group in sibling_groups(tree):
-            values = [labels[node_id] for node_id in group if node_id in labels]
-            if len(values) > 1:
-                own._spreads.append(max(values) - min(values))
-        return own
 
-    def add(self, other: Self) -> None:
-        """Count other trees, too."""
-        self._labels.extend(other._labels)
-        self._spreads.extend(other._spreads)
-        self._branching.extend(other._branching)
-        self._tasks_with_reward += other._tasks_with_reward
+def _statistics_of(tree: Tree, labels: Mapping[int, float]) -> _TreeStatistics:
+    families = ([labels[node_id] for node_id in group if node_id in labels] for group in sibling_groups(tree))
+    spreads = array("d", [max(values) - min(values) for values in families if len(values) > 1])
+    has_reward = any(node.step.reward > 0 for node in tree.nodes)
+    return _TreeStatistics(array("d", labels.values()), spreads, branching_fraction(tree), has_reward)
 
-    @property
-    def count(self) -> int:
-        """Number of labels so far."""
-        return len(self._labels)
 
-    def summary(self) -> dict[str, object]:
-        mean = _mean(self._labels)
-        squares = math.fsum((label - mean) ** 2 for label in self._labels)
-        return {
-            "tasks": len(self._branching),
-            "tasks_with_reward": self._tasks_with_reward,
-            "labels": len(self._labels),
-            "label_mean": mean,
-            "label_std": math.sqrt(squares / len(self._labels)),
-            "label_min": min(self._labels),
-            "label_max": max(self._labels),
-            "histogram": _histogram(self._labels),
-            "branching_fraction": _mean(self._branching),
-            "sibling_groups": len(self._spreads),
-            "tied_sibling_groups": sum(math.isclose(s, 0, abs_tol=1e-9) for s in self._spreads),
-            "sibling_spread_mean": _mean(self._spreads),
-        }
+def _summary(trees: Sequence[_TreeStatistics]) -> dict[str, object]:
+    labels = array("d", chain.from_iterable(tree.labels for tree in trees))
+    spreads = array("d", chain.from_iterable(tree.spreads for tree in trees))
+    mean = _mean(labels)
+    return {
+        "tasks": len(trees),
+        "tasks_with_reward": sum(tree.has_reward for tree in trees),
+        "labels": len(labels),
+        "label_mean": mean,
+        "label_std": math.sqrt(_mean([(label - mean) ** 2 for label in labels])),
+        "label_min": min(labels),
+        "label_max": max(labels),
+        "histogram": _histogram(labels),
+        "branching_fraction": _mean([tree.branching for tree in trees]),
+        "sibling_groups": len(spreads),
+        "tied_sibling_groups": sum(math.isclose(one, 0, abs_tol=1e-9) for one in spreads),
+        "sibling_spread_mean": _mean(spreads),
+    }
 
 
 def _mean(values: Sequence[float]) -> float:

@@ -66,14 +66,6 @@ class StoredGroups(NamedTuple):
         return len(self.line)
 
 
-class Pair(NamedTuple):
-    """The part of a pair that statistics count."""
-
-    task_id: str
-    source: str
-    gap: float
-
-
 class PairsConfig(JobOptions):
     """Configuration of `qguide pairs`.
 
@@ -129,19 +121,23 @@ def run_pairs(config: PairsConfig) -> dict[str, object]:
 
 
 def _write(config: PairsConfig, run: RunFolder) -> dict[str, object]:
-    statistics = _Statistics()
+    tasks, sources, gaps = set[str](), Counter[str](), 0.0
     with rows_at_once(run.rows) as writer:
         spread_out = chain.from_iterable(spread(partial(_pairs, config), _sources(config), config.workers))
-        for line, pair in chain(spread_out, map(_written, _of_trajectories(config))):
-            statistics.add(pair)
+        for line, task_id, source, gap in chain(spread_out, map(_written, _of_trajectories(config))):
+            tasks.add(task_id)
+            sources[source] += 1
+            gaps += gap
             writer.write_lines(line)
-        if not statistics.tasks:
+        if not tasks:
             raise ConfigError(
                 "no two actions or episodes differ enough in value; lower min_label_margin "
                 f"({config.min_label_margin:g}), or explore and collect with a policy that also "
                 "fails"
             )
-    summary = statistics.summary()
+    pairs = sources.total()
+    counts = {f"{name}_pairs": count for name, count in sorted(sources.items())}
+    summary: dict[str, object] = {"tasks": len(tasks), "pairs": pairs, **counts, "mean_gap": gaps / pairs}
     with JsonlWriter(run.metrics) as metrics:
         metrics.write(summary)
     return summary
@@ -155,15 +151,19 @@ def _sources(config: PairsConfig) -> Iterator[StoredTree | StoredGroups]:
         yield from TaskTrees(config.trees, min_reward=config.min_reward, max_reward=config.max_reward).stored()
 
 
-def _pairs(config: PairsConfig, source: StoredTree | StoredGroups) -> list[tuple[bytes, Pair]]:
+_Written = tuple[bytes, str, str, float]
+"""The line of a pair, and what statistics count of it: task, source and gap."""
+
+
+def _pairs(config: PairsConfig, source: StoredTree | StoredGroups) -> list[_Written]:
     if isinstance(source, StoredTree):
         return list(map(_written, _of_tree(source.read(), config)))
     row = row_of(source.line, TreeRow, path=source.path, number=source.number)
     return list(map(_written, _of_groups(row, config)))
 
 
-def _written(row: PreferenceRow) -> tuple[bytes, Pair]:
-    return f"{row.model_dump_json()}\n".encode(), Pair(row.task_id, row.source, row.gap)
+def _written(row: PreferenceRow) -> _Written:
+    return f"{row.model_dump_json()}\n".encode(), row.task_id, row.source, row.gap
 
 
 def _of_groups(row: TreeRow, config: PairsConfig) -> Iterator[PreferenceRow]:
@@ -252,22 +252,3 @@ def _of_trajectories(config: PairsConfig) -> Iterator[PreferenceRow]:
 
 def _replies(nodes: Sequence[Node]) -> History:
     return scored_messages([node.step for node in nodes])
-
-
-class _Statistics:
-    """Statistics of the pairs."""
-
-    def __init__(self) -> None:
-        self.tasks: set[str] = set()
-        self._counts = Counter[str]()
-        self._gap = 0.0
-
-    def add(self, pair: Pair) -> None:
-        self.tasks.add(pair.task_id)
-        self._counts[pair.source] += 1
-        self._gap += pair.gap
-
-    def summary(self) -> dict[str, object]:
-        pairs = self._counts.total()
-        sources = {f"{name}_pairs": count for name, count in sorted(self._counts.items())}
-        return {"tasks": len(self.tasks), "pairs": pairs, **sources, "mean_gap": self._gap / pairs}

@@ -8,8 +8,7 @@ pairs of episodes trajectory-level DPO (equation 7). Pairs of `ipr` with `mixtur
 `weights.sft` give the loss of IPR (its equation 10).
 """
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import torch
@@ -35,19 +34,16 @@ from qguide.training.optimization.trainer import train
 from qguide.training.optimization.weight_average import Criterion
 from qguide.training.policy_training.dpo_loss import DpoLossOptions, PairWeights, implicit_q, pairs_loss, q_of_pairs
 from qguide.training.policy_training.examples import PairExamples, read_pair_examples, states_of_pairs
-from qguide.training.policy_training.logprobs import kept_logprobs, prepare_for_packing, reply_logprobs
+from qguide.training.policy_training.logprobs import (
+    kept_logprobs,
+    preference_figures,
+    prepare_for_packing,
+    reply_logprobs,
+)
 from qguide.training.rollouts.models import weights_sha256
 
-
-@dataclass(frozen=True, slots=True)
-class Referenced:
-    """Packed rows, and log pi of their replies under the reference."""
-
-    trees: Sequence[PackedReplies]
-    reference: Sequence[Tensor]
-
-    def __iter__(self) -> Iterator[tuple[PackedReplies, Tensor]]:
-        return zip(self.trees, self.reference, strict=True)
+Referenced = Sequence[tuple[PackedReplies, Tensor]]
+"""Packed rows, each with log pi of its replies under the reference."""
 
 
 @torch.no_grad()
@@ -69,13 +65,7 @@ def validate(
     figures: dict[str, float] = {}
     for rows, suffix in ((pairs, ""), (other_pairs, "_other")):
         margins = [m for tree, r in rows for m in _margins(policy, tree, r, beta=beta)]
-        if margins:
-            right = sum((m > 0) + 0.5 * (m == 0) for m in margins)
-            figures |= {
-                f"preference_accuracy{suffix}": right / len(margins),
-                f"preference_margin{suffix}": sum(margins) / len(margins),
-                f"preference_pairs{suffix}": len(margins),
-            }
+        figures |= preference_figures(margins, suffix)
     if assessed := scored_choices(policy, groups, beta=beta):
         figures |= choice_quality(assessed)
     return figures
@@ -85,18 +75,17 @@ def validate(
 def scored_choices(policy: PreTrainedModel, groups: Referenced, *, beta: float) -> list[ScoredChoice]:
     """The decisions of packed groups with the implicit Q."""
     policy.eval()
-    return [g for tree, r in groups for g in _groups(policy, tree, r, beta=beta)]
+    choices = list[ScoredChoice]()
+    for tree, reference_R in groups:
+        q_values = implicit_q(reply_logprobs(policy, tree).cpu(), reference_R, beta=beta).tolist()
+        choices += [group.scored(q_values) for group in tree.groups]
+    return choices
 
 
 def _margins(policy: PreTrainedModel, tree: PackedReplies, reference_R: Tensor, *, beta: float) -> list[float]:
     chosen_P, rejected_P = q_of_pairs(reply_logprobs(policy, tree), reference_R, tree, beta=beta)
     margins: list[float] = (chosen_P - rejected_P).tolist()
     return margins
-
-
-def _groups(policy: PreTrainedModel, tree: PackedReplies, reference_R: Tensor, *, beta: float) -> list[ScoredChoice]:
-    q_values = implicit_q(reply_logprobs(policy, tree).cpu(), reference_R, beta=beta).tolist()
-    return [group.scored(q_values) for group in tree.groups]
 
 
 class TrainDpoConfig(PairExamples, DpoLossOptions, TrainingConfig):
@@ -166,19 +155,14 @@ class DpoObjective(Objective[PreTrainedModel]):
         rows = [row for part in parts for row in part]
         reference = self._both.reference.to(device)
         logprobs = iter(kept_logprobs(reference, rows, self._config.output / "reference_logprobs.pt"))
-        self._reference, *self._held_back = (Referenced(part, [next(logprobs) for _ in part]) for part in parts)
+        self._training, *self._held_back = ([(row, next(logprobs)) for row in part] for part in parts)
         reference.to("cpu")
 
     def row_loss(self, number: int) -> Loss:
         """See `Objective`."""
-        row = self.rows[number]
-        return pairs_loss(
-            reply_logprobs(self.model, row),
-            self._reference.reference[number],
-            row,
-            weights=self._weights,
-            beta=self._config.beta,
-        )
+        row, reference_R = self._training[number]
+        policy_R = reply_logprobs(self.model, row)
+        return pairs_loss(policy_R, reference_R, row, weights=self._weights, beta=self._config.beta)
 
     def validate(self) -> dict[str, float]:
         """See `Objective`."""

@@ -166,9 +166,8 @@ class PolicyObjective(ReplyObjective):
     def __init__(self, config: TrainPolicyConfig) -> None:
         super().__init__(config, title=f"train-policy {config.name}", data=config.groups)
         self._config = config
-        examples = read_group_examples(config, self.renderer, **self.limits)
-        self._held_back = examples.held_back
-        self.plan(examples.training)
+        training, self._held_back = read_group_examples(config, self.renderer, **self.limits)
+        self.plan(training)
 
     def precompute(self, device: torch.device) -> None:
         """Log pi of all replies under the policy as it is now, and under the reference."""

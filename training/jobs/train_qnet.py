@@ -76,45 +76,29 @@ class TrainQNetConfig(Examples, QNetLossOptions, TrainingConfig):
     optimization: QNetOptimization = QNetOptimization()
 
     @model_validator(mode="after")
-    def _one_place_has_the_label(self) -> Self:
+    def _train_qnet_fields_agree(self) -> Self:
         for name, default in (("head_features", "none"), ("read_at", "action")):
             if getattr(self, name) != default and self.loss_on != "last":
                 raise ValueError(
                     f"loss_on is {self.loss_on!r}, but with {name} = {getattr(self, name)!r} only "
                     "one token of an action has the label; set loss_on to 'last'"
                 )
-        return self
-
-    @model_validator(mode="after")
-    def _a_trunk_with_adapters_is_trained(self) -> Self:
         if self.optimization.lora and self.freeze_trunk:
             raise ValueError(
                 f"optimization.lora has rank {self.optimization.lora.rank}, which trains the trunk "
                 "by adapters, but freeze_trunk is true; leave one of them out"
             )
-        return self
-
-    @model_validator(mode="after")
-    def _bins_have_a_range(self) -> Self:
         low, high = self.head_range
         if self.head_bins == 1 or not low < high:
             raise ValueError(
                 f"head_bins is {self.head_bins} and head_range {low:g} to {high:g}; set head_bins "
                 "to 0, or to 2 or more with a range whose first edge is the lower one"
             )
-        return self
-
-    @model_validator(mode="after")
-    def _linear_heads_are_plain(self) -> Self:
         if self.head == "linear" and (self.head_features != "none" or self.head_bins):
             raise ValueError(
                 f"head is 'linear', but head_features is {self.head_features!r} and head_bins "
                 f"{self.head_bins}; set them to 'none' and 0, or head to 'mlp'"
             )
-        return self
-
-    @model_validator(mode="after")
-    def _world_models_are_trained(self) -> Self:
         if self.models_world and self.freeze_trunk:
             raise ValueError(
                 f"observation_weight is {self.observation_weight} and outcome_weight "

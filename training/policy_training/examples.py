@@ -144,16 +144,10 @@ def refuse_overlap(trained: Iterable[str], held_back: Iterable[str], name: str) 
         raise ConfigError(f"task {both[0]} of {name} is also trained on; hold back pairs and groups of other tasks")
 
 
-@dataclass(frozen=True, slots=True)
-class PackedGroups:
-    """All packed rows of a training."""
-
-    training: list[PackedReplies]
-    held_back: list[PackedReplies]
-
-
-def read_group_examples(examples: GroupExamples, renderer: Renderer, *, max_tokens: int, seed: int) -> PackedGroups:
-    """Read and pack all examples; training and validation share no task.
+def read_group_examples(
+    examples: GroupExamples, renderer: Renderer, *, max_tokens: int, seed: int
+) -> tuple[list[PackedReplies], list[PackedReplies]]:
+    """Packed rows to train on and to validate on, which share no task.
 
     A group whose candidates have the same value teaches nothing, so it is validated on alone.
     """
@@ -169,7 +163,7 @@ def read_group_examples(examples: GroupExamples, renderer: Renderer, *, max_toke
             f"values and at most {examples.max_length} tokens; draw more candidates, value them "
             "by more roll-outs, or raise max_length"
         )
-    return PackedGroups(training, packed(chain(*held_back.values())))
+    return training, packed(chain(*held_back.values()))
 
 
 def _groups(folders: Sequence[Path]) -> dict[str, list[TreeRow]]:

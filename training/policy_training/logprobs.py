@@ -177,6 +177,18 @@ def prepare_for_packing(policy: PreTrainedModel, device: torch.device) -> None:
     disable_dropout(policy)  # noise in it alone would move its ratio to the reference
 
 
+def preference_figures(margins: Sequence[float], suffix: str) -> dict[str, float]:
+    """Share of pairs whose chosen side has the higher value (a tie counts half), mean margin, and number."""
+    if not margins:
+        return {}
+    right = sum((m > 0) + 0.5 * (m == 0) for m in margins)
+    return {
+        f"preference_accuracy{suffix}": right / len(margins),
+        f"preference_margin{suffix}": sum(margins) / len(margins),
+        f"preference_pairs{suffix}": len(margins),
+    }
+
+
 @torch.no_grad()
 def validate_choices(policy: PreTrainedModel, trees: Sequence[PackedReplies]) -> dict[str, float]:
     """Figures of the candidates that the policy finds likeliest, on held-back groups.

@@ -27,7 +27,13 @@ from qguide.training.optimization.options import DpoOptimization
 from qguide.training.optimization.packed_replies import PackedReplies
 from qguide.training.optimization.trainer import train
 from qguide.training.policy_training.examples import PairExamples, read_pair_examples
-from qguide.training.policy_training.logprobs import ReplyObjective, ReplyTraining, reply_logprobs, validate_choices
+from qguide.training.policy_training.logprobs import (
+    ReplyObjective,
+    ReplyTraining,
+    preference_figures,
+    reply_logprobs,
+    validate_choices,
+)
 from qguide.training.rollouts.models import weights_sha256
 
 
@@ -71,14 +77,7 @@ class SimpoObjective(ReplyObjective):
         figures: dict[str, float] = {}
         examples = self._examples
         for rows, suffix in ((examples.held_back, ""), (examples.others, "_other")):
-            if rows:
-                margins_P = torch.cat([self._margins(row) for row in rows])
-                right = (margins_P > 0).float() + 0.5 * (margins_P == 0).float()
-                figures |= {
-                    f"preference_accuracy{suffix}": float(right.mean()),
-                    f"preference_margin{suffix}": float(margins_P.mean()),
-                    f"preference_pairs{suffix}": len(margins_P),
-                }
+            figures |= preference_figures([m for row in rows for m in self._margins(row).tolist()], suffix)
         return figures | validate_choices(self.model, examples.groups)
 
     def _margins(self, row: PackedReplies) -> Tensor:

@@ -2,6 +2,7 @@
 
 import pickle
 import traceback
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Final, Protocol
 
@@ -103,12 +104,8 @@ def load_reply(pickled: bytes, method: str) -> Reply:
     return reply
 
 
-class HostSpec(Protocol):
-    """Part of a job that a worker needs to make what it holds; it is pickled."""
-
-    def host(self) -> Any:
-        """The thing itself; requests name its methods, and it has `close` and `close_all`."""
-        ...
+MakeHost = Callable[[], Any]
+"""Makes what a worker holds; it is pickled. Requests name the host's methods, and it has `close` and `close_all`."""
 
 
 class EnvironmentWorker(Protocol):
@@ -120,16 +117,4 @@ class EnvironmentWorker(Protocol):
 
     def close(self) -> None:
         """End the process; safe to call twice."""
-        ...
-
-
-class Executor(Protocol):
-    """A place where workers run."""
-
-    def start(self) -> EnvironmentWorker:
-        """Start one more worker; returns before it is ready."""
-        ...
-
-    def close(self) -> None:
-        """Give back what all workers share; their own `close` comes first."""
         ...

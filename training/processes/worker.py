@@ -15,7 +15,7 @@ from qguide.qnet.errors import QGuideError
 from qguide.training.processes.messages import (
     READY,
     START_S,
-    HostSpec,
+    MakeHost,
     Reply,
     Request,
     WorkerClosedError,
@@ -32,7 +32,7 @@ _DEATH_S: Final = 2.0
 class ProcessWorker:
     """A process and the pipe to it. It ends when the pipe does, so it cannot outlive the job."""
 
-    def __init__(self, spec: HostSpec, *, timeout_s: float) -> None:
+    def __init__(self, make_host: MakeHost, *, timeout_s: float) -> None:
         """Start the process.
 
         Only what this job sends is unpickled on either side: the pipe has no name and no address.
@@ -52,7 +52,7 @@ class ProcessWorker:
                 start_new_session=True,  # an interrupt from the keyboard is the job's to handle
             )
         with contextlib.suppress(OSError):  # it is gone already; the first request will say so
-            self._pipe.send(spec)
+            self._pipe.send(make_host)
 
     @property
     def pid(self) -> int:
@@ -65,7 +65,7 @@ class ProcessWorker:
         return self._connection is not None and self._process.poll() is None
 
     def ask(self, request: Request) -> Reply:
-        """See `Worker`."""
+        """See `EnvironmentWorker`."""
         with self._lock:
             if self._connection is None:
                 raise WorkerClosedError("the worker was closed")
@@ -118,26 +118,11 @@ def _limit_waits(pipe: Connection, timeout_s: float) -> None:
             end.setsockopt(socket.SOL_SOCKET, direction, limit)
 
 
-class ProcessExecutor:
-    """Processes of this machine."""
-
-    def __init__(self, spec: HostSpec, *, timeout_s: float) -> None:
-        self._spec = spec
-        self._timeout_s = timeout_s
-
-    def start(self) -> ProcessWorker:
-        """Start one more worker."""
-        return ProcessWorker(self._spec, timeout_s=self._timeout_s)
-
-    def close(self) -> None:
-        """Nothing is shared."""
-
-
 def serve(connection: Connection) -> None:
     """Answer requests until the job closes the pipe or is gone."""
-    spec: HostSpec = connection.recv()
+    make_host: MakeHost = connection.recv()
     try:
-        host = spec.host()
+        host = make_host()
     except QGuideError as error:
         refused = Reply(error=(type(error).__name__, str(error)))
         while True:

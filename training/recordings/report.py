@@ -2,16 +2,15 @@
 
 from array import array
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import Final, NamedTuple, Self
+from typing import Final
 
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
 from qguide.qnet.records import Row
-from qguide.training.data.trajectories import Trajectory
 from qguide.training.recordings.episode import BadRecord
 
 MOST_SHOWN: Final = 20
@@ -58,21 +57,6 @@ class ImportReport(Row):
     advice: tuple[str, ...] = ()
 
 
-class EpisodeFigures(NamedTuple):
-    """The part of an episode that a report counts."""
-
-    reward: float
-    actions: int
-    tool_calls: int
-    left_out: Mapping[str, int]
-
-    @classmethod
-    def of(cls, episode: Trajectory) -> Self:
-        """Count one episode."""
-        calls = sum(len(message.tool_calls) for message in episode.messages)
-        return cls(episode.reward, len(episode.replies), calls, episode.left_out)
-
-
 @dataclass(slots=True)
 class ImportTally:
     """Running figures of an import.
@@ -87,13 +71,6 @@ class ImportTally:
     bad: list[str] = field(default_factory=list)
     left_out: Counter[str] = field(default_factory=Counter)
     counts: Counter[str] = field(default_factory=Counter)
-
-    def add_episode(self, figures: EpisodeFigures) -> None:
-        """Count an episode."""
-        self.rewards.append(figures.reward)
-        self.left_out.update(figures.left_out)
-        self.counts["actions"] += figures.actions
-        self.counts["tool_calls"] += figures.tool_calls
 
     def add_bad(self, record: BadRecord) -> None:
         """Count a bad record, and name it if it is one of the first."""

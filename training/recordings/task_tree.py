@@ -2,7 +2,7 @@
 
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from statistics import fmean
 
 from qguide.qnet.records import TreeRow
@@ -15,12 +15,8 @@ _LEAST_DIFFERENCE = 1e-9
 Path = tuple[Node, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class ImportedTree:
-    """The tree of one task as a record, and its figures, named as `recordings.report.ImportReport` has them."""
-
-    row: TreeRow
-    figures: Counter[str]
+ImportedTree = tuple[TreeRow, Counter[str]]
+"""The tree of one task, and its figures, named as `recordings.report.ImportReport` has them."""
 
 
 def build_task_trees(rows: Sequence[TreeRow]) -> list[ImportedTree]:
@@ -78,7 +74,7 @@ def _build_tree(rows: Sequence[TreeRow], *, task_id: str) -> ImportedTree:
         draws=len(rows),
         completion_tokens=sum(row.completion_tokens for row in rows),
     )
-    return ImportedTree(row, figures)
+    return row, figures
 
 
 def _said(path: Path) -> tuple[tuple[str, str, bool], ...]:

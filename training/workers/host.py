@@ -29,10 +29,6 @@ class EnvironmentSpec:
     folder: str
     paths: tuple[str, ...]
 
-    def host(self) -> "EnvironmentHost":
-        """The environments; see `qguide.training.processes.messages.HostSpec`."""
-        return EnvironmentHost(self)
-
 
 def spec_of(environment: EnvironmentConfig | None) -> EnvironmentSpec:
     """The spec of an environment, to be built elsewhere as this process would; None for workers without one."""
@@ -48,14 +44,6 @@ def enter(spec: EnvironmentSpec) -> None:
     sys.path += [path for path in spec.paths if path not in sys.path]
 
 
-@dataclass(frozen=True, slots=True)
-class Abilities:
-    """The optional protocols that the environment's episodes follow."""
-
-    tools: bool
-    snapshots: bool
-
-
 class EnvironmentHost:
     """The methods that a job calls."""
 
@@ -68,13 +56,10 @@ class EnvironmentHost:
     def ready(self) -> None:
         """The suite is built."""
 
-    def abilities(self, task_id: str) -> Abilities:
-        """The optional protocols of a task's episode."""
-        episode = self._suite.make(self._tasks[task_id])
-        try:
-            return Abilities(isinstance(episode, ToolEnvironment), isinstance(episode, SnapshotEnvironment))
-        finally:
-            episode.close()
+    def abilities(self, task_id: str) -> tuple[bool, bool]:
+        """True if a task's episode has tools, and if it has snapshots."""
+        with contextlib.closing(self._suite.make(self._tasks[task_id])) as episode:
+            return isinstance(episode, ToolEnvironment), isinstance(episode, SnapshotEnvironment)
 
     def reset(self, number: int, task_id: str) -> str:
         """Start an episode under a number of the job's choice."""

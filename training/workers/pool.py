@@ -3,12 +3,12 @@
 import itertools
 import logging
 import threading
+from collections.abc import Callable
 from typing import Any
 
 from qguide.training.processes.messages import (
     DeadlyRequestError,
     EnvironmentWorker,
-    Executor,
     Request,
     WorkerClosedError,
     WorkerLostError,
@@ -35,8 +35,8 @@ class Seat:
 class _Slot:
     """The place of one worker, and the one that is in it now."""
 
-    def __init__(self, executor: Executor, losses: list[str]) -> None:
-        self._executor = executor
+    def __init__(self, start: Callable[[], EnvironmentWorker], losses: list[str]) -> None:
+        self._start = start
         self._losses = losses
         self._lock = threading.Lock()
         self._worker: EnvironmentWorker | None = None
@@ -46,7 +46,7 @@ class _Slot:
     def worker(self) -> EnvironmentWorker:
         with self._lock:
             if self._worker is None:
-                self._worker = self._executor.start()
+                self._worker = self._start()
             return self._worker
 
     def ask(self, worker: EnvironmentWorker, method: str, *arguments: object) -> Any:
@@ -80,13 +80,19 @@ class _Slot:
 
 
 class WorkerPool:
-    """Workers of one executor."""
+    """Workers of one kind."""
 
-    def __init__(self, executor: Executor, count: int) -> None:
-        """Start all of them, without waiting until they are ready."""
-        self._executor = executor
+    def __init__(
+        self, start: Callable[[], EnvironmentWorker], count: int, *, leave: Callable[[], None] = lambda: None
+    ) -> None:
+        """Start all of them, without waiting until they are ready.
+
+        Args:
+            leave: gives back what all of them share, when they are closed.
+        """
+        self._leave = leave
         self.losses: list[str] = []
-        self._slots = [_Slot(executor, self.losses) for _ in range(count)]
+        self._slots = [_Slot(start, self.losses) for _ in range(count)]
         self._numbers = itertools.count()
         self._lock = threading.Lock()
         for slot in self._slots:
@@ -120,7 +126,7 @@ class WorkerPool:
         """End all workers; safe to call twice."""
         for slot in self._slots:
             slot.close()
-        self._executor.close()
+        self._leave()
 
 
 MAX_WORKER_LOSSES = 3

@@ -30,6 +30,7 @@ from qguide.training.processes.messages import (
 )
 from qguide.training.workers.config import Workers
 from qguide.training.workers.host import EnvironmentHost, EnvironmentSpec, enter, spec_of
+from qguide.training.workers.pool import WorkerPool
 
 _BATCH_BYTES: Final = 2**21
 """Rows of one task: it costs Ray milliseconds, and so does labelling a small tree."""
@@ -111,26 +112,15 @@ class RayWorker:
             ray.kill(actor)
 
 
-class RayExecutor:
-    """Actors of one cluster."""
+def ray_pool(spec: EnvironmentSpec, workers: Workers) -> WorkerPool:
+    """Actors of one cluster, which ends with them if it was started here."""
+    cluster = ExitStack()
+    cluster.enter_context(connected(workers))
+    import ray
 
-    def __init__(self, spec: EnvironmentSpec, workers: Workers) -> None:
-        """Connect to the cluster, or start one on this machine."""
-        self._open = ExitStack()
-        self._open.enter_context(connected(workers))
-        import ray
-
-        self._spec, self._workers = spec, workers
-        self._class = ray.remote(HostActor)
-
-    def start(self) -> RayWorker:
-        """Start one more actor, where the cluster has room for it."""
-        actor = self._class.options(num_cpus=self._workers.cpus, max_restarts=0).remote(self._spec)
-        return RayWorker(actor, timeout_s=self._workers.timeout_s)
-
-    def close(self) -> None:
-        """Leave the cluster, and end it if it was started here."""
-        self._open.close()
+    actor = ray.remote(HostActor).options(num_cpus=workers.cpus, max_restarts=0)
+    start = lambda: RayWorker(actor.remote(spec), timeout_s=workers.timeout_s)  # noqa: E731
+    return WorkerPool(start, workers.count, leave=cluster.close)
 
 
 @contextmanager

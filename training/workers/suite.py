@@ -6,18 +6,19 @@ begun again: their task fails with `WorkerLostError`, and the job plays it again
 """
 
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 from qguide.qnet.errors import EnvironmentFailureError
 from qguide.qnet.types import ToolCall
 from qguide.training.environment import EnvironmentConfig, GoldSuite, StepResult, Suite, Task
-from qguide.training.processes.messages import DeadlyRequestError, Executor, WorkerClosedError, WorkerLostError
-from qguide.training.processes.worker import ProcessExecutor
+from qguide.training.processes.messages import DeadlyRequestError, WorkerClosedError, WorkerLostError
+from qguide.training.processes.worker import ProcessWorker
 from qguide.training.trajectory import Action
 from qguide.training.workers.config import Workers
-from qguide.training.workers.host import Abilities, spec_of
+from qguide.training.workers.host import EnvironmentHost, spec_of
 from qguide.training.workers.pool import MAX_WORKER_LOSSES, Seat, WorkerPool
-from qguide.training.workers.ray_actors import RayExecutor
+from qguide.training.workers.ray_actors import ray_pool
 
 
 class RemoteEpisode:
@@ -130,11 +131,12 @@ class _ToolsAndSnapshots(_Tools, _Snapshots):
 
 
 _EPISODES = {
-    Abilities(tools=False, snapshots=False): RemoteEpisode,
-    Abilities(tools=True, snapshots=False): _Tools,
-    Abilities(tools=False, snapshots=True): _Snapshots,
-    Abilities(tools=True, snapshots=True): _ToolsAndSnapshots,
+    (False, False): RemoteEpisode,
+    (True, False): _Tools,
+    (False, True): _Snapshots,
+    (True, True): _ToolsAndSnapshots,
 }
+"""By the abilities of the environment's episodes: tools, and snapshots."""
 
 
 class RemoteSuite:
@@ -170,17 +172,16 @@ def move_to_workers(suite: Suite, config: EnvironmentConfig, workers: Workers, *
     """The same suite with its episodes in workers; the suite itself where they run inline."""
     if workers.executor == "inline":
         return suite
-    pool = WorkerPool(_executor(config, workers), workers.count)
+    spec = spec_of(config)
+    if workers.executor == "ray":
+        pool = ray_pool(spec, workers)
+    else:
+        pool = WorkerPool(
+            partial(ProcessWorker, partial(EnvironmentHost, spec), timeout_s=workers.timeout_s), workers.count
+        )
     try:
         build = RemoteGoldSuite if isinstance(suite, GoldSuite) else RemoteSuite
         return build(suite, pool, replays=replays)
     except BaseException:
         pool.close()
         raise
-
-
-def _executor(config: EnvironmentConfig, workers: Workers) -> Executor:
-    spec = spec_of(config)
-    if workers.executor == "ray":
-        return RayExecutor(spec, workers)
-    return ProcessExecutor(spec, timeout_s=workers.timeout_s)

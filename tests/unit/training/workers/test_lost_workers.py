@@ -8,6 +8,7 @@ import sys
 import time
 from collections.abc import Sequence
 from contextlib import closing
+from functools import partial
 from io import StringIO
 from pathlib import Path
 
@@ -21,12 +22,12 @@ from qguide.training.environments.corridor import CorridorConfig
 from qguide.training.environments.registry import build_suite as build_any_suite
 from qguide.training.environments.registry import environment_config
 from qguide.training.jobs.explore import run_explore
-from qguide.training.processes.messages import Request, WorkerClosedError, WorkerLostError
-from qguide.training.processes.worker import ProcessExecutor, ProcessWorker
+from qguide.training.processes.messages import MakeHost, Request, WorkerClosedError, WorkerLostError
+from qguide.training.processes.worker import ProcessWorker
 from qguide.training.workers.config import Workers
-from qguide.training.workers.host import spec_of
+from qguide.training.workers.host import EnvironmentHost, spec_of
 from qguide.training.workers.suite import move_to_workers
-from tests.support.worker_environments import GATE, BrokenSpec
+from tests.support.worker_environments import GATE, make_no_host
 from tests.support.worker_jobs import REPLIES, SUPPORT, explore, killing, lines, run, worker_processes
 
 
@@ -98,14 +99,13 @@ def test_a_task_that_cannot_be_replayed_is_played_again(tmp_path: Path) -> None:
 
 def test_an_action_that_kills_every_worker_costs_three(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     started = list[int]()
-    start = ProcessExecutor.start
 
-    def counted(executor: ProcessExecutor) -> ProcessWorker:
-        worker = start(executor)
+    def counted(make_host: MakeHost, *, timeout_s: float) -> ProcessWorker:
+        worker = ProcessWorker(make_host, timeout_s=timeout_s)
         started.append(worker.pid)
         return worker
 
-    monkeypatch.setattr(ProcessExecutor, "start", counted)
+    monkeypatch.setattr("qguide.training.workers.suite.ProcessWorker", counted)
     environment = {"name": f"{SUPPORT}:DEADLY", "count": 4}  # the last one is deadly
     workers = Workers(executor="processes", count=1)
     config = explore(tmp_path / "run", environment=environment, workers=workers)
@@ -132,8 +132,8 @@ def test_a_silent_worker_is_replaced() -> None:
 
 
 def test_a_large_request_to_a_stopped_worker_ends() -> None:
-    executor = ProcessExecutor(spec_of(CorridorConfig(count=1)), timeout_s=2)
-    with closing(executor.start()) as worker:
+    make_host = partial(EnvironmentHost, spec_of(CorridorConfig(count=1)))
+    with closing(ProcessWorker(make_host, timeout_s=2)) as worker:
         assert worker.ask(Request("abilities", ("corridor:0",))).error is None
         os.kill(worker.pid, signal.SIGSTOP)
         with pytest.raises(WorkerLostError, match=r"restore: .* 2 s \(.*status -9\)"):
@@ -145,8 +145,7 @@ def test_a_large_request_to_a_stopped_worker_ends() -> None:
 def test_a_worker_that_dies_of_an_error_is_lost_with_its_own_exit_status_and_traceback(
     capfd: pytest.CaptureFixture[str],
 ) -> None:
-    executor = ProcessExecutor(BrokenSpec(), timeout_s=60)
     told = r"during reset: it died \(exit status 1\)"
-    with closing(executor.start()) as worker, pytest.raises(WorkerLostError, match=told):
+    with closing(ProcessWorker(make_no_host, timeout_s=60)) as worker, pytest.raises(WorkerLostError, match=told):
         worker.ask(Request("reset"))
     assert "ValueError: no host" in capfd.readouterr().err

@@ -24,26 +24,16 @@ class Noting:
         """Nothing to end."""
 
 
-class Starting:
-    """An executor that keeps the workers it started."""
-
-    def __init__(self) -> None:
-        self.started: list[Noting] = []
-
-    def start(self) -> Noting:
-        """One more."""
-        self.started.append(Noting())
-        return self.started[-1]
-
-    def close(self) -> None:
-        """Nothing is shared."""
-
-
 def test_a_request_to_a_lost_worker_closes_no_episode_of_the_next_one() -> None:
-    executor = Starting()
-    pool = WorkerPool(executor, 1)
+    started = list[Noting]()
+
+    def start() -> Noting:
+        started.append(Noting())
+        return started[-1]
+
+    pool = WorkerPool(start, 1)
     first, late = pool.seat(), pool.seat()
-    executor.started[0].dead = True
+    started[0].dead = True
     with pytest.raises(WorkerLostError):
         first.ask("step")
     again = pool.seat()
@@ -52,4 +42,4 @@ def test_a_request_to_a_lost_worker_closes_no_episode_of_the_next_one() -> None:
     with pytest.raises(WorkerLostError):
         late.ask("step")
     pool.seat().ask("reset")
-    assert executor.started[1].closed == [2]
+    assert started[1].closed == [2]

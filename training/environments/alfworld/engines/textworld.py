@@ -10,7 +10,6 @@ import contextlib
 import itertools
 import threading
 import zlib
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -23,17 +22,13 @@ from qguide.training.processes.worker import ProcessWorker
 BANNER = "-= Welcome to TextWorld, ALFRED! =-\n\n"
 
 
-@dataclass(frozen=True, slots=True)
-class _EngineSpec:
-    """See `qguide.training.processes.messages.HostSpec`."""
-
-    def host(self) -> Any:
-        """The sessions of a worker, whose libraries are imported there."""
-        try:
-            from qguide.training.environments.alfworld.engines.textworld_worker import open_sessions
-        except ImportError as error:
-            raise ConfigError(f"the TextWorld engine does not start ({error}); {install('alfworld')}") from error
-        return open_sessions()
+def _sessions() -> Any:
+    """The sessions of a worker, whose libraries are imported there."""
+    try:
+        from qguide.training.environments.alfworld.engines.textworld_worker import open_sessions
+    except ImportError as error:
+        raise ConfigError(f"the TextWorld engine does not start ({error}); {install('alfworld')}") from error
+    return open_sessions()
 
 
 class EngineProcess(ProcessWorker):
@@ -41,7 +36,7 @@ class EngineProcess(ProcessWorker):
 
     def __init__(self, *, timeout_s: float) -> None:
         """Start the process; the first answer waits for its imports."""
-        super().__init__(_EngineSpec(), timeout_s=timeout_s)
+        super().__init__(_sessions, timeout_s=timeout_s)
         self.games: set[str] = set()
         self.open_sessions = 0
 
