@@ -78,7 +78,7 @@ class RayWorker:
         self._ready: Reply | None = None
 
     def ask(self, request: Request) -> Reply:
-        """See `Worker`."""
+        """See `EnvironmentWorker`."""
         from ray.exceptions import RayError
 
         with self._lock:  # what waits in the actor's own queue would seem to take its time
@@ -119,7 +119,10 @@ def ray_pool(spec: EnvironmentSpec, workers: Workers) -> WorkerPool:
     import ray
 
     actor = ray.remote(HostActor).options(num_cpus=workers.cpus, max_restarts=0)
-    start = lambda: RayWorker(actor.remote(spec), timeout_s=workers.timeout_s)  # noqa: E731
+
+    def start() -> RayWorker:
+        return RayWorker(actor.remote(spec), timeout_s=workers.timeout_s)
+
     return WorkerPool(start, workers.count, leave=cluster.close)
 
 

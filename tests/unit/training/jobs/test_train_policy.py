@@ -44,7 +44,7 @@ def test_better_candidates_become_likelier(config: TrainPolicyConfig) -> None:
     trained = load_policy(config.output / "checkpoint")
     assert trained.manifest == manifest
     before = load_policy(config.policy)
-    held_back = read_group_examples(config, before.renderer, max_tokens=120, seed=0).held_back
+    _, held_back = read_group_examples(config, before.renderer, max_tokens=120, seed=0)
     expected = validate_choices(before.model, held_back)["expected_steps"]
     assert manifest.metrics["expected_steps"] < expected - 5
     assert manifest.metrics["expected_steps"] == pytest.approx(
