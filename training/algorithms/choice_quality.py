@@ -26,10 +26,13 @@ class ScoredChoice:
     Attributes:
         q_values: one per candidate; empty before a scorer has read them.
         steps: to the goal after each candidate; fewer are better.
+        valid: False where the environment did not understand the action.
         draws: how often each candidate was drawn; empty if unknown.
         greedy: index of the policy's greedy reply; None if it was not drawn, or unknown.
+        after_invalid: the action before this state was invalid.
         values: label of each candidate, more is better; empty if unknown.
         logprobs: log-likelihood of each by the policy; None or empty if unknown.
+        task: its id; "" if unknown.
     """
 
     q_values: Sequence[float]

@@ -36,6 +36,7 @@ def bellman_backup(tree: Tree, *, gamma: float, noop_cost_steps: float = 1.0) ->
 
     Args:
         tree: if all rewards are in [0, 1] and only leaves have any, Q is in [0, 1] too.
+        gamma: discount per environment step, in [0, 1].
         noop_cost_steps: number of steps that an action without effect counts as if it follows
             another one (ours; the paper's is 1). An agent that repeats itself tends to go on doing
             so, because neither the game nor the history tells it anything new.

@@ -71,7 +71,11 @@ class TauFit:
 
 
 def fit_tau(decisions: Sequence[ValuedDecision]) -> TauFit | None:
-    """The temperature for these decisions; None where too few of them inform."""
+    """The temperature for these decisions; None where too few of them inform.
+
+    Args:
+        decisions: of tasks that the Q model was not trained on.
+    """
     informing = [decision for decision in decisions if decision.informs]
     if len(informing) < FEWEST_DECISIONS:
         return None

@@ -29,8 +29,13 @@ class ScoredDecisionRow(Row):
     """One decision between at least two candidates, with a scorer's values.
 
     Attributes:
+        step: number of actions before it.
+        after_invalid: the environment did not understand the action before it.
         replies: the distinct candidates, in the order in which they were drawn.
         steps: expected steps to the end with each candidate; see `candidate_steps`.
+        valid: False where the environment did not understand the action.
+        greedy: index of the policy's greedy reply, None if it was not drawn.
+        chosen: index of the highest value, the first of equal ones.
     """
 
     step: NonNegativeInt

@@ -27,7 +27,11 @@ from qguide.training.rollouts.rollout import RolloutTask, value_request
 
 @dataclass(frozen=True, slots=True)
 class Verification:
-    """Options of the methods that try before they choose."""
+    """Options of the methods that try before they choose.
+
+    Attributes:
+        observes: the Q model is read after the observation; otherwise at the action.
+    """
 
     observes: bool = False
     stop_at: float | None = None
@@ -148,6 +152,7 @@ class ValueModels:
 
     Attributes:
         guide: chooses among candidates; it values what was tried, too, without a `verifier`.
+        verifier: values what was tried, after its observation.
     """
 
     guide: Scorer | None

@@ -57,6 +57,7 @@ class Deviation:
     """A state of the expert's trajectory where the agent takes another action than an example.
 
     Attributes:
+        step: number of the expert's steps before the state.
         steps: the agent's own, from its action to the end.
         reward: step reward of its action; None if its episode does not end worse than the
             expert's, and nothing is compared.
@@ -98,6 +99,7 @@ def contrast_task(
     """Let the agent explore along one trajectory; a rollout task.
 
     Args:
+        rewards: of the roll-outs; its limits are those of the agent's episodes, too.
         known: rewards of the expert's steps that were computed before.
     """
     explorer = _Explorer(game, first_observation, options, rewards)

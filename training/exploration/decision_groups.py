@@ -172,6 +172,7 @@ def play_decisions(
     Args:
         first: number of them that come first; the others only where outcomes in the state vary.
         valued: False plays whole episodes only, because the environment allows no branches.
+        budget: when it is spent, no further state is valued.
     """
     made: list[_Drawn] = []
     agent = _noting(settings, game, made)

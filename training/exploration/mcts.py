@@ -124,6 +124,7 @@ class SearchedTree:
 
     Attributes:
         misses: number of expansions without a new action.
+        expanded: nodes whose candidates were drawn.
         outcomes: outcomes of the evaluations, in order; an iteration has one or several.
     """
 

@@ -128,6 +128,7 @@ class RolloutEnd:
 
     Attributes:
         steps: those of the roll-out alone; 0 if there was nothing left to play.
+        terminated: False if a limit cut it off.
     """
 
     outcome_reward: float

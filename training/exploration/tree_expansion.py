@@ -115,7 +115,12 @@ def explore_task(
     mistakes: Collection[int] = (),
     budget: RunBudget | None = None,
 ) -> RolloutTask[ExploredTree]:
-    """Explore one task, as a rollout task."""
+    """Explore one task, as a rollout task.
+
+    Args:
+        expert: the expert's trajectory, merged and expanded after the policy's own.
+        budget: when it is spent, a tree with a trajectory gets no more.
+    """
     search = _Search(game, Tree((yield from game.first())), exploration, budget or RunBudget())
     search.push((ROOT_ID,))
     own_draws = exploration.max_draws // 2 if expert else exploration.max_draws

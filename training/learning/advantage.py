@@ -73,6 +73,7 @@ class Steps:
         states, actions: their features.
         others: mean features of what else could have been done, in the columns of `actions`: of the
             agent's draws, or where those are unknown of actions of other states.
+        outcome: (n,) of each decision's episode.
         earned: (n,) outcome if the episode had ended before the decision; 0 where unknown.
         last: (n,) true at an episode's last decision.
         units: what each decision is held back with, its task or its episode.
@@ -280,7 +281,12 @@ def _half_of_advantages(
 
 
 def trace_returns(outcome: Floats, values: Floats, last: NDArray[np.bool_], *, trace: float) -> Floats:
-    """(n,) lambda-return of each decision, episodes one after the other."""
+    """(n,) lambda-return of each decision, episodes one after the other.
+
+    Args:
+        values: (n,) of the state before each decision.
+        trace: lambda, in [0, 1].
+    """
     returns = outcome.astype(np.float64)
     for i in range(len(returns) - 2, -1, -1):
         if not last[i]:

@@ -17,6 +17,7 @@ class LearnedEpisode:
         task: where tasks are held back, its episodes are never split between fitting and judging.
         drawn: the agent's different candidates before each action, none where they are unknown;
             empty if all are.
+        rewards: outcome if the episode had ended after each action; empty if unknown.
         part_of: name of the played episode whose candidate this is; "" if it was played by itself.
     """
 

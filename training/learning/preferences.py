@@ -91,7 +91,12 @@ def greedy_preference(choice: Choice | None) -> float:
 
 @dataclass(frozen=True, slots=True)
 class Weights:
-    """Weights of the agent's own preferences beside Q."""
+    """Weights of the agent's own preferences beside Q.
+
+    Attributes:
+        tau: of the log share of the draws.
+        greedy: added to the log share of the greedy reply.
+    """
 
     tau: float
     greedy: float = 0.0

@@ -47,7 +47,12 @@ class _Visited:
 
 
 def recorded_decisions(episodes: Sequence[LearnedEpisode], q_values: QValues) -> list[HeldBackDecision]:
-    """The states of these episodes with at least two candidates, valued by a Q model."""
+    """The states of these episodes with at least two candidates, valued by a Q model.
+
+    Args:
+        episodes: of tasks from which the Q model has not learned.
+        q_values: of candidates after a history.
+    """
     return [_decision(visited, q_values) for visited in _branching(episodes)]
 
 

@@ -46,6 +46,7 @@ class HashedColumns:
         shares: (k, m) sparse, the sign of each in the one that stands for it, by 1 / sqrt(number).
             So the squared weights of all have the same sum.
         halves: (m,) half of the places that each is of.
+        bits: of the hashes.
     """
 
     used: NDArray[np.int32]

@@ -21,6 +21,9 @@ def fitted_prior(choices: Sequence[ScoredChoice]) -> PriorSection | None:
 
     Votes are always tried, the policy's log-likelihood where every candidate has one. It is taken
     only if its choices have a higher expected label, because hosted policies often state none.
+
+    Args:
+        choices: of tasks that were not trained on, with the labels of their candidates.
     """
     votes = fit_tau([_valued(choice, _votes(choice)) for choice in choices])
     if votes is None:

@@ -43,6 +43,9 @@ class Credit:
 
     Attributes:
         interval: three standard errors to either side, by unit.
+        steps: recorded steps of held-back units.
+        units: number of those.
+        episodes: number of those.
         leads: over the agent's preferences that are known, by their names.
     """
 
@@ -77,6 +80,7 @@ def credit_of(
 
     Args:
         advantages: (n,) A(s, a) of the action that was taken.
+        surprises: (n,) G - V(s).
         units: of each step.
         own: (n,) the agent's own preferences for that action, by name; NaN where unknown. One that
             is known in fewer than 20 units is not compared.

@@ -74,7 +74,11 @@ def fit_domain(states: Iterable[tuple[str, History]], *, salt: str = "", least: 
 
 @dataclass(frozen=True, slots=True)
 class Outside:
-    """States of recorded episodes beside a domain."""
+    """States of recorded episodes beside a domain.
+
+    Attributes:
+        distances: of each state, in order; above 1 is outside.
+    """
 
     distances: tuple[float, ...]
     tasks: int

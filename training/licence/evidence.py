@@ -45,6 +45,8 @@ class HeldBackDecision:
 
     Attributes:
         q_values, log_prior: one per distinct candidate.
+        outcomes: of each candidate, at least one.
+        greedy: index of the agent's greedy reply; None if unknown.
         tau: of the posterior that is assessed here, fitted without this task; None: not fitted yet.
         greedy_weight: of the greedy reply in its prior, likewise.
     """
@@ -77,6 +79,8 @@ class Evidence:
 
     Attributes:
         decisions: whose candidates differ in outcome; others inform about nothing.
+        tasks: of those decisions.
+        pairs: of candidates with different outcomes.
         choosers: figures of `draw`, `votes`, `greedy` where enough decisions tell it, `q`,
             `posterior` and `oracle`, in this order.
         own: the one of the agent's own choices over which the gain is least certain.

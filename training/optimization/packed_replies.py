@@ -67,7 +67,11 @@ class PackedReplies(TokenTrie):
 def reply_path(
     renderer: Renderer, history: History, reply: Sequence[Message], *, mistakes: Collection[int] = ()
 ) -> ReplyPath:
-    """Tokens of a reply after its state, as a scorer reads them."""
+    """Tokens of a reply after its state, as a scorer reads them.
+
+    Args:
+        reply: an assistant's message, then answers and messages in turn.
+    """
     rendered = renderer.encode_episode((*history, *reply))
     # The history's own replies have spans, too; those of `reply` come last.
     own = rendered.action_spans[-sum(message.role == "assistant" for message in reply) :]
@@ -83,6 +87,7 @@ def add_pair(
     """Add a preference pair to the packed rows of its task.
 
     Args:
+        packed: of this task so far; it grows where the last one is full.
         max_length: longest path; a pair with a longer one is left out.
         max_tokens: most distinct tokens of a packed row with several pairs.
     """

@@ -64,7 +64,11 @@ def regression_columns(
 
 @dataclass(frozen=True, slots=True)
 class QPlace:
-    """Position in a packed tree where an action's Q is read."""
+    """Position in a packed tree where an action's Q is read.
+
+    Attributes:
+        position: that of the action's last token, or of the last token before the next reply.
+    """
 
     position: int
     q_value: float
@@ -107,6 +111,7 @@ class PackedTree(TokenTrie):
 
     Attributes:
         weight: (T,) weight of the squared error at each token.
+        weighted: (T,) target times weight.
         pairs: pairs of siblings with different labels.
         successions: pairs of an action and the one before it on its path, both labelled.
         groups: the candidates of a state, state by state: those that a policy drew, or siblings.

@@ -54,7 +54,11 @@ def plan_epochs(
 def plan_lengths(
     draw: Callable[[Random], Sequence[int]], optimization: Optimization, *, seed: int, renewed: bool
 ) -> list[Epoch]:
-    """The training steps of each epoch, over rows of which only the lengths are known."""
+    """The training steps of each epoch, over rows of which only the lengths are known.
+
+    Args:
+        draw: makes the rows of an epoch, which follow those before, and returns their lengths.
+    """
     rng = Random(seed)
     epochs: list[Epoch] = []
     lengths: Sequence[int] = ()

@@ -135,7 +135,11 @@ def _compare_packed(model: PreTrainedModel) -> None:
 
 @torch.no_grad()
 def kept_logprobs(model: PreTrainedModel, trees: Sequence[PackedReplies], kept: Path) -> list[Tensor]:
-    """(R,) of each packed row under a model before the training, computed once and kept in a file."""
+    """(R,) of each packed row under a model before the training, computed once and kept in a file.
+
+    Args:
+        kept: the file, in the folder of a run whose configuration names the model by hash.
+    """
     replies = _replies_sha256(trees)
     if kept.is_file():
         saved = torch.load(kept, weights_only=True)

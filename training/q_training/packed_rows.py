@@ -58,7 +58,12 @@ class StoredItems(Sequence[Item], Generic[Item]):
 
 
 class PackedRows(Sequence[PackedTree]):
-    """The packed trees of some items; an item may have several, or none."""
+    """The packed trees of some items; an item may have several, or none.
+
+    Attributes:
+        lengths: tokens of each packed tree.
+        label_range: lowest and highest label.
+    """
 
     def __init__(self) -> None:
         self.lengths = array("q")
