@@ -26,9 +26,9 @@ from qguide.training.choosing.table import Floats, Ints, Table
 from qguide.training.configs.job_files import load_config
 from qguide.training.data.runs import open_run, rows_at_once
 from qguide.training.data.trajectories import Trajectory
-from qguide.training.jobs.choice_regret import score_groups
 from qguide.training.jobs.sft import SftConfig, run_sft
 from qguide.training.jobs.train_qnet import TrainQNetConfig, run_train_qnet
+from qguide.training.licence.scored_decisions import score_groups
 from qguide.training.rollouts.models import Inference, build_scorer
 
 _JOBS = Path("training/configs/intercode_sql")

@@ -18,7 +18,7 @@ from qguide.qnet.records import TreeRow
 from qguide.qnet.types import Scorer
 from qguide.training.data.decision_groups import decisions_of, read_groups
 from qguide.training.data.runs import JsonlWriter, RunFolder, open_run
-from qguide.training.jobs.choice_regret import score_groups
+from qguide.training.licence.scored_decisions import score_groups
 from qguide.training.rollouts.models import Inference, build_logprob_scorer, build_scorer
 
 

@@ -76,15 +76,15 @@ def licence(
     with shown_errors():
         from qguide.qnet.errors import CheckpointError
         from qguide.qnet.models.manifest import read_manifest, replace_manifest
-        from qguide.training.choosing.choose import HeldBack
         from qguide.training.data.decision_groups import GroupLabels
+        from qguide.training.licence.held_back import HeldBack
         from qguide.training.licence.verdict import show_licence
         from qguide.training.rollouts.models import Inference
 
         if (manifest := read_manifest(checkpoint)) is None:
             raise CheckpointError(f"{checkpoint} has no manifest; it was not trained here")
         held_back = HeldBack.read(groups)
-        assessed = held_back.assess(held_back.choices(str(checkpoint), Inference(), GroupLabels()))
+        assessed = held_back.assess(held_back.scored(str(checkpoint), Inference(), GroupLabels()))
         verdict = {"prior": assessed.prior, "licence": assessed.licence, "unjudged": ""}
         judged = manifest.model_copy(update=verdict)
         replace_manifest(checkpoint, judged)
@@ -174,13 +174,12 @@ _PAIR = "`qguide licence` judges its choices on decision groups"
 
 def _spreads(members: Sequence[Path], groups: Sequence[Path]) -> list[float]:
     """The spread of each member's values between the candidates of a state, on decision groups."""
-    from qguide.training.algorithms.choice_quality import spread_of
-    from qguide.training.choosing.choose import HeldBack
     from qguide.training.data.decision_groups import GroupLabels
+    from qguide.training.licence.held_back import HeldBack
     from qguide.training.rollouts.models import Inference
 
     held_back = HeldBack.read(groups)
-    return [spread_of(held_back.choices(str(member), Inference(), GroupLabels())) for member in members]
+    return [held_back.scored(str(member), Inference(), GroupLabels()).spread for member in members]
 
 
 def _folder(model: Path) -> Path:

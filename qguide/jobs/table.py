@@ -172,7 +172,7 @@ _ALL: Final = (
     ),
     Job(
         "choose",
-        "qguide.training.choosing.choose:ChooseConfig",
+        "qguide.training.licence.choose:ChooseConfig",
         "Evaluation",
         "Choose among Q models, and their sum, by their regret on held-back decisions; write the best one.",
         options=CHOOSE,

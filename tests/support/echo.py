@@ -43,7 +43,8 @@ def labels_in(folder: Path, numbers: range = range(40)) -> Path:
             asked = ("red", "blue")[number % 2]
             chats = [(episode(asked)[0], episode(said)[1]) for said in ("red", "blue")]
             labels = {1: float(asked == "red"), 2: float(asked == "blue")}
-            rows.write(row_of(labelled(*chats, labels=labels, task_id=f"t{number}")))
+            tree = labelled(*chats, labels=labels, rewards=list(labels.values()), task_id=f"t{number}")
+            rows.write(row_of(tree))
     return run.path
 
 

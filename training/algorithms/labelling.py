@@ -143,6 +143,23 @@ def label_tree(
             assert_never(target)
 
 
+def outcomes_behind(tree: Tree, labels: Mapping[int, float], *, target: str) -> Mapping[int, float]:
+    """What labels say of a tree's outcomes, neither discounted nor scaled to the tree's range.
+
+    Labels that teach may be both: `q` is then gamma to the steps left, between the worst and the best
+    of its tree, so that a slow success counts less and every tree has a success. What judges is the
+    reward: the best that follows an action for `q`, the mean over its leaves for `td`, `gae` and
+    `progress`. Those of other targets, one's own among them, are outcomes as they are.
+    """
+    match target:
+        case "q":
+            return bellman_backup(tree, gamma=1.0)
+        case "td" | "gae" | "progress":
+            return lambda_returns(tree, {}, gamma=1.0, gae_lambda=1.0)
+        case _:
+            return labels
+
+
 @dataclass(frozen=True, slots=True)
 class LabelledPath:
     """One root-to-leaf path and its labels.

@@ -11,8 +11,7 @@ A hosted policy states no log-probabilities of replies that it has not drawn, so
 share of its draws that act as a candidate does. What was drawn before a kill is not drawn again.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Self
 
@@ -20,11 +19,8 @@ from pydantic import BaseModel, Field, model_validator
 
 from qguide.qnet.errors import ConfigError, QGuideError
 from qguide.qnet.records import TreeRow
-from qguide.qnet.types import Scorer, ScoreRequest
-from qguide.training.algorithms.choice_quality import PlacedChoice, ScoredChoice
-from qguide.training.algorithms.tree import Tree
-from qguide.training.data.decision_groups import GroupDecision, GroupLabels, decisions_of, read_groups
-from qguide.training.data.records import LabelledTree
+from qguide.qnet.types import Scorer
+from qguide.training.data.decision_groups import read_groups
 from qguide.training.data.runs import JsonlWriter, RunFolder, open_run, read_rows, rows_at_once
 from qguide.training.environments.registry import environment_config, environment_names, find_environment
 from qguide.training.evaluation.choice_regret import (
@@ -34,7 +30,7 @@ from qguide.training.evaluation.choice_regret import (
     drawn_shares,
     scored_episode,
 )
-from qguide.training.optimization.packed_trees import Labelled, QPlace, sibling_choices
+from qguide.training.licence.scored_decisions import score_groups
 from qguide.training.options import JobOptions
 from qguide.training.rollouts.driver import HostedRun
 from qguide.training.rollouts.hosted import (
@@ -55,7 +51,7 @@ from qguide.training.rollouts.models import (
 )
 from qguide.training.rollouts.rollout import RolloutTask, prompted
 from qguide.training.rollouts.usage import UpstreamUsage
-from qguide.training.trajectory import ChatFormat, reply_key, step_messages
+from qguide.training.trajectory import ChatFormat
 
 
 def chat_of_rows(path: Path, environment: str) -> ChatFormat:
@@ -215,73 +211,3 @@ def _score_by_draws(
     if failures:
         raise failures[0]
     return [scored_episode(row, shares[number], most_steps=config.most_steps) for number, row in enumerate(rows)]
-
-
-def score_groups(scorer: Scorer, rows: Sequence[TreeRow]) -> list[list[list[float]]]:
-    """Values of every candidate of every decision of every row.
-
-    All episodes are scored step by step in parallel, so that each step is one batch and a scorer
-    with a prefix cache reads each history once. A single candidate is not scored: it gets 0.
-    """
-    made = [decisions_of(row) for row in rows]
-    observed = scorer.reads_observation
-    scores: list[list[list[float]]] = [[] for _ in rows]
-    for step in range(max(map(len, made))):
-        alive = [i for i, own in enumerate(made) if step < len(own)]
-        choices = [i for i in alive if len(made[i][step].candidates) > 1]
-        requests = [_request(made[i][step], observed=observed) for i in choices]
-        values = dict(zip(choices, scorer.score(requests), strict=True)) if requests else {}
-        for i in alive:
-            scores[i].append(list(values[i].q_values) if i in values else [0.0])
-    return scores
-
-
-def choices_by(scorer: Scorer, rows: Sequence[TreeRow], labels: GroupLabels) -> list[ScoredChoice]:
-    """Every decision between several candidates, with a scorer's values and the candidates' labels."""
-    return [
-        replace(decision.choice(decision.labels(labels), task=row.task_id), q_values=values)
-        for row, scores in zip(rows, score_groups(scorer, rows), strict=True)
-        for decision, values in zip(decisions_of(row), scores, strict=True)
-        if len(decision.candidates) > 1
-    ]
-
-
-def sibling_choices_by(scorer: Scorer, trees: Iterable[LabelledTree]) -> list[ScoredChoice]:
-    """The same of every state in trees with several labelled actions."""
-    return [choice for tree in trees for choice in _siblings(scorer, tree)]
-
-
-def _siblings(scorer: Scorer, labelled: LabelledTree) -> list[ScoredChoice]:
-    tree, firsts = labelled.tree, dict[tuple[int, str], int]()
-    read = list[Labelled]()
-    for node_id, label in labelled.labels.items():
-        node = tree.node(node_id)
-        first = firsts.setdefault((node.parent, reply_key(node.step.message)), node_id)
-        read.append(Labelled(node_id, node.parent, QPlace(first, label)))
-    placed = sibling_choices(labelled, read)
-    requests = [_sibling_request(tree, one, observed=scorer.reads_observation) for one in placed]
-    results = scorer.score(requests) if requests else []
-    return [replace(one.choice, q_values=result.q_values) for one, result in zip(placed, results, strict=True)]
-
-
-def _sibling_request(tree: Tree, siblings: PlacedChoice, *, observed: bool) -> ScoreRequest:
-    """Actions of one state, by their nodes, with what each was answered if the Q model reads that."""
-    nodes = [tree.node(place) for place in siblings.places]
-    return ScoreRequest(
-        tree.history(nodes[0].parent),
-        tuple(node.step.message for node in nodes),
-        observations=tuple(step_messages(node.step)[1:] for node in nodes) if observed else (),
-        counts=tuple(siblings.choice.draws),
-    )
-
-
-def _request(decision: GroupDecision, *, observed: bool) -> ScoreRequest:
-    candidates = decision.candidates
-    answers = tuple(c.answer for c in candidates)
-    return ScoreRequest(
-        decision.history,
-        tuple(candidate.message for candidate in candidates),
-        observations=answers if observed else (),
-        counts=tuple(candidate.count for candidate in candidates),
-        logprobs=tuple(candidate.logprob for candidate in candidates),
-    )

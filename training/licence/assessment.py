@@ -4,16 +4,20 @@ It is assessed as it will be served, by the prior that is fitted on those decisi
 temperatures are cross-fitted over halves of the tasks, so none is assessed by its own decisions.
 """
 
-from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Literal
+import math
+import random
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Final, Literal, Self
 
 from qguide.qnet.decision.selection import log_likelihoods, log_votes
 from qguide.qnet.models.manifest import Licence, PriorSection
-from qguide.training.algorithms.choice_quality import ScoredChoice
+from qguide.training.algorithms.choice_quality import ScoredChoice, spread_of
 from qguide.training.algorithms.posterior_temperature import TauFit, ValuedDecision, fit_tau
 from qguide.training.licence.evidence import HeldBackDecision, evidence_of
 from qguide.training.licence.verdict import licence_of
+
+_SEED: Final = 0
 
 
 def fitted_prior(choices: Sequence[ScoredChoice]) -> PriorSection | None:
@@ -38,7 +42,8 @@ def fitted_prior(choices: Sequence[ScoredChoice]) -> PriorSection | None:
 
 def log_prior_of(choice: ScoredChoice, by: Literal["votes", "likelihood"]) -> tuple[float, ...]:
     """The log prior of a decision's candidates, as the server has it by that source."""
-    return _votes(choice) if by == "votes" else _likelihoods(_known(choice.logprobs))
+    known = _known(choice.logprobs)
+    return _likelihoods(known) if by == "likelihood" and known else _votes(choice)
 
 
 def _valued(choice: ScoredChoice, log_prior: Sequence[float]) -> ValuedDecision:
@@ -91,13 +96,90 @@ def assess(
     return Assessment(prior, _licence(choices, prior, fitted=fits_prior) if choices else None)
 
 
-def _licence(choices: Sequence[ScoredChoice], prior: PriorSection | None, *, fitted: bool) -> Licence:
+@dataclass(frozen=True, slots=True)
+class ScoredQModel:
+    """A Q model's values of held-back decisions.
+
+    Attributes:
+        choices: of tasks that it was not trained on.
+        prior: beside which it is served, where none is fitted to the decisions.
+        fits_prior: see `assess`.
+    """
+
+    choices: Sequence[ScoredChoice]
+    prior: PriorSection | None = None
+    fits_prior: bool = True
+
+    @property
+    def spread(self) -> float:
+        """Standard deviation of its values between the candidates of a state."""
+        return spread_of(self.choices)
+
+    def assess(self) -> Assessment:
+        """Its prior and its licence, as if there were no other."""
+        return assess(self.choices, fits_prior=self.fits_prior, prior=self.prior)
+
+    def of_tasks(self, tasks: Collection[str]) -> Self:
+        """The decisions of some tasks."""
+        return replace(self, choices=[one for one in self.choices if one.task in tasks])
+
+
+def licence_of_choice(tried: Mapping[str, ScoredQModel], best: str) -> Licence:
+    """Licence of the best of several Q models, by the decisions that chose it.
+
+    The lowest of several regrets is partly luck. So the interval of its gain is wider, and the reason tells the gain
+    without that luck: each half of the tasks judges what the other half would choose.
+
+    Args:
+        tried: by their names, on the same decisions.
+    """
+    taken = tried[best]
+    prior = taken.assess().prior
+    licence = _licence(taken.choices, prior, fitted=taken.fits_prior, tried=len(tried))
+    if len(tried) == 1:
+        return licence
+    known = list(dict.fromkeys(one.task for one in taken.choices if len(set(one.values)) > 1))
+    random.Random(_SEED).shuffle(known)  # tasks of a kind may come at equal distances
+    decisions: list[HeldBackDecision] = []
+    for half, other in ((known[::2], known[1::2]), (known[1::2], known[::2])):
+        name, fitted = _lowest_regret({name: one.of_tasks(other) for name, one in tried.items()})
+        decisions += _held_back(tried[name].of_tasks(half).choices, fitted, tau=fitted.tau if fitted else 0.0)
+    gain = evidence_of(decisions).gain
+    reason = f"{licence.reason}; {gain:+.3f} where each half of the tasks judges what the other half chooses"
+    return licence.model_copy(update={"reason": reason})
+
+
+def _lowest_regret(tried: Mapping[str, ScoredQModel]) -> tuple[str, PriorSection | None]:
+    """Name of the Q model of the lowest regret, the first of equal ones, and its prior."""
+    assessed = {name: one.assess() for name, one in tried.items()}
+    best = min(assessed, key=lambda name: regret_of(assessed[name].licence))
+    return best, assessed[best].prior
+
+
+def regret_of(licence: Licence | None) -> float:
+    """Regret of the choices as they are served; infinite where no decision told it."""
+    served = licence.choosers.get("posterior") if licence else None
+    return served.regret if served else math.inf
+
+
+def _licence(choices: Sequence[ScoredChoice], prior: PriorSection | None, *, fitted: bool, tried: int = 1) -> Licence:
+    given = prior.tau if prior else 0.0
+    return licence_of(evidence_of(_held_back(choices, prior), tau=None if prior and fitted else given, tried=tried))
+
+
+def _held_back(
+    choices: Sequence[ScoredChoice], prior: PriorSection | None, *, tau: float | None = None
+) -> list[HeldBackDecision]:
+    """The decisions beside a prior, with its temperature if it is fitted to other tasks."""
     by = prior.by if prior else "votes"
-    decisions = [
+    return [
         HeldBackDecision(
-            choice.task, choice.q_values, log_prior_of(choice, by), [(value,) for value in choice.values], choice.greedy
+            choice.task,
+            choice.q_values,
+            log_prior_of(choice, by),
+            [(value,) for value in choice.values],
+            choice.greedy,
+            tau=tau,
         )
         for choice in choices
     ]
-    given = prior.tau if prior else 0.0
-    return licence_of(evidence_of(decisions, tau=None if prior and fitted else given))

@@ -6,7 +6,9 @@ The agent's own choices are one draw, the candidate that was drawn most often, a
 tell which it is, the greedy reply, and both of these together as the posterior weighs them. A
 licence is granted if posterior − own choice is above 0 for each of them, by as many standard errors
 by task as credit has to be: three over a draw, two over the others. The posterior's weights are
-fitted on other tasks, so that the fit is not assessed by the decisions that it was chosen on.
+fitted on other tasks, so that the fit is not assessed by the decisions that it was chosen on. The
+best of several Q models by these decisions needs more: as many standard errors as leave the chance
+that any of them gets a licence by luck as small as that of one (Bonferroni).
 """
 
 import math
@@ -88,6 +90,7 @@ class Evidence:
             to either side over a draw, 95 % over the others.
         ceiling: share of pairs that a Q model which knew the expected outcomes would order as these
             do, by the agreement of two halves of them; None where too few pairs tell it.
+        tried: number of Q models of which these decisions chose this one; the interval is wider for it.
     """
 
     decisions: int
@@ -99,6 +102,7 @@ class Evidence:
     gain_interval: Interval
     ceiling: float | None
     tau: TauFit | None
+    tried: int = 1
 
     @property
     def licensed(self) -> bool:
@@ -122,11 +126,12 @@ class Evidence:
         return math.ceil(self.decisions * ((half_width / self.gain) ** 2 - 1))
 
 
-def evidence_of(decisions: Iterable[HeldBackDecision], *, tau: float | None = None) -> Evidence:
+def evidence_of(decisions: Iterable[HeldBackDecision], *, tau: float | None = None, tried: int = 1) -> Evidence:
     """The figures on all decisions whose candidates differ in outcome.
 
     Args:
         tau: of the posterior that is served, where decisions have none of their own; None fits it.
+        tried: number of Q models of which these decisions chose this one.
     """
     decisions = list(decisions)
     informing = [one for one in decisions if one.valued.informs]
@@ -143,7 +148,8 @@ def evidence_of(decisions: Iterable[HeldBackDecision], *, tau: float | None = No
         if name in outcomes
     }
     intervals = {
-        name: _gain_interval(gain, errors=ERRORS if name == "draw" else ERRORS_OF_LEAD) for name, gain in gains.items()
+        name: _gain_interval(gain, errors=_errors(ERRORS if name == "draw" else ERRORS_OF_LEAD, tried))
+        for name, gain in gains.items()
     }
     # The hardest to beat, because a licence needs a gain over each of them.
     own = min(intervals, key=lambda name: intervals[name][0])
@@ -159,6 +165,7 @@ def evidence_of(decisions: Iterable[HeldBackDecision], *, tau: float | None = No
         gain_interval=intervals[own],
         ceiling=_ceiling(decisions),  # of equal means, too: those are where two halves disagree
         tau=fitted,
+        tried=tried,
     )
 
 
@@ -272,6 +279,11 @@ def _by_task(valued: Sequence[ValuedDecision], outcomes: Outcomes) -> list[float
         if outcome is not None:
             of_task[one.task].append(outcome)
     return [fmean(own) for own in of_task.values()]
+
+
+def _errors(of_one: float, tried: int) -> float:
+    """Standard errors that chance reaches in any of several trials as rarely as `of_one` in a single one."""
+    return of_one if tried == 1 else _NORMAL.inv_cdf(1 - (1 - _NORMAL.cdf(of_one)) / tried)
 
 
 def _gain_interval(gains: Sequence[float], *, errors: float) -> Interval:

@@ -47,6 +47,7 @@ def _of_decisions(evidence: Evidence) -> str:
     low, high = evidence.gain_interval
     over = f"{evidence.decisions:,} held-back decisions of {evidence.tasks:,} tasks"
     by = ", three standard errors" if evidence.own == "draw" else ""
+    by += f", wider for the best of {evidence.tried}" if evidence.tried > 1 else ""
     gain = f"{evidence.gain:+.3f} ({low:+.3f} to {high:+.3f}{by}) in outcome over {over}"
     if evidence.licensed:
         return f"its choice is above the agent's own{_name_of(evidence)}: {gain}"

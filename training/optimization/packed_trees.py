@@ -9,7 +9,6 @@ from array import array
 from collections import defaultdict
 from collections.abc import Iterable, MutableSequence, Sequence
 from dataclasses import dataclass, field
-from statistics import fmean
 from typing import Literal, NamedTuple
 
 import numpy as np
@@ -22,9 +21,10 @@ from qguide.qnet.errors import RecordError
 from qguide.qnet.models.match_features import MATCH_FEATURES, match_features, observed_features, turns_of
 from qguide.qnet.rendering.renderer import RenderedEpisode, Renderer
 from qguide.qnet.types import Message
-from qguide.training.algorithms.choice_quality import PlacedChoice, ScoredChoice
-from qguide.training.algorithms.labelling import LabelledPath, labelled_paths, leaf_counts
+from qguide.training.algorithms.choice_quality import PlacedChoice
+from qguide.training.algorithms.labelling import LabelledPath, labelled_paths
 from qguide.training.data.records import LabelledTree
+from qguide.training.data.siblings import sibling_choices
 
 LossOn = Literal["all", "action", "last"]
 
@@ -225,7 +225,7 @@ def pack_tree(
         read_at: where Q is read; after observations, only that position has the label.
     """
     packed: list[PackedTree] = []
-    places: list[list[Labelled]] = []
+    places: list[list[_Labelled]] = []
     paths = list(labelled_paths(labelled.tree, labelled.labels))
     whole = read_at == "observation" or framing is not None
     for path in paths if unbranched_suffixes else without_unbranched_suffixes(paths):
@@ -245,7 +245,7 @@ def pack_tree(
         tree.pairs = sibling_pairs(siblings, min_label_margin=min_label_margin)
         place_of = {one.node_id: one.place for one in mine}
         if labelled.target != "judge":  # a judge's scores are no outcomes
-            tree.groups = sibling_choices(labelled, mine)
+            tree.groups = sibling_choices(labelled, [(one.node_id, one.place.position) for one in mine])
         # An action whose predecessor's label is in another row has none: Q of both must be in one pass.
         tree.successions = [(one.place, place_of[one.parent_id]) for one in mine if one.parent_id in place_of]
         tree.finish()
@@ -274,7 +274,7 @@ def _add_path(
     return indices
 
 
-class Labelled(NamedTuple):
+class _Labelled(NamedTuple):
     """An action whose label is in a path, and where its Q is read."""
 
     node_id: int
@@ -282,36 +282,9 @@ class Labelled(NamedTuple):
     place: QPlace
 
 
-def sibling_choices(labelled: LabelledTree, places: Iterable[Labelled]) -> list[PlacedChoice]:
-    """States with several labelled actions as choices, without steps.
-
-    An action counts as drawn once for each end of an episode below it; nothing tells more of how often the agent
-    took it. One that was observed to do different things has their mean label.
-    """
-    families: dict[int, dict[int, list[Labelled]]] = defaultdict(lambda: defaultdict(list))
-    for one in places:
-        families[one.parent_id][one.place.position].append(one)
-    leaves = leaf_counts(labelled.tree)
-    found: list[PlacedChoice] = []
-    for family in families.values():
-        draws = [[leaves[one.node_id] for one in same] for same in family.values()]
-        labels = [[one.place.q_value for one in same] for same in family.values()]
-        choice = ScoredChoice(
-            q_values=(),
-            steps=(),
-            valid=tuple(labelled.tree.node(same[0].node_id).step.valid for same in family.values()),
-            draws=tuple(map(sum, draws)),
-            values=tuple(fmean(own, weights=counts) for own, counts in zip(labels, draws, strict=True)),
-            task=labelled.task_id,
-        )
-        if len(family) > 1:
-            found.append(PlacedChoice(tuple(family), choice))
-    return found
-
-
-def _labelled_places(path: LabelledPath, read: Sequence[int], indices: Sequence[int]) -> list[Labelled]:
+def _labelled_places(path: LabelledPath, read: Sequence[int], indices: Sequence[int]) -> list[_Labelled]:
     return [
-        Labelled(node.id, node.parent, QPlace(indices[i], q))
+        _Labelled(node.id, node.parent, QPlace(indices[i], q))
         for node, i, q in zip(path.nodes, read, path.q_values, strict=True)
         if q is not None
     ]

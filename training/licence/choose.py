@@ -4,12 +4,12 @@
 
 reads checkpoints of any kinds, and decision groups, or labelled trees of recordings, of tasks that
 none of them was trained on; their sum is one more candidate. Each is judged as it would be served.
-The one of the lowest regret is written, with its licence by those decisions and the regret of all
-in its manifest. It plays nothing; a killed run starts over.
+The one of the lowest regret is written, with a licence by those decisions and the regret of all in
+its manifest. The best of several is partly lucky, so its licence takes a clearer gain than that of
+one alone, and tells the gain without that luck. It plays nothing; a killed run starts over.
 """
 
 import shutil
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final, Self
@@ -20,24 +20,14 @@ from rich.table import Table
 
 from qguide.qnet.errors import CheckpointError, ConfigError, HistoryTooLongError
 from qguide.qnet.models.ensemble import MEMBERS, save_ensemble
-from qguide.qnet.models.manifest import JudgedBy, Licence, Manifest, PriorSection, read_manifest, replace_manifest
-from qguide.qnet.records import TreeRow
-from qguide.training.algorithms.choice_quality import ScoredChoice, spread_of
-from qguide.training.data.decision_groups import GroupLabels, read_groups
-from qguide.training.data.records import LabelledTree, labelled_tree
-from qguide.training.data.row_files import sha256_of_rows
-from qguide.training.data.runs import open_run, read_rows, rows_at_once
-from qguide.training.jobs.choice_regret import choices_by, sibling_choices_by
-from qguide.training.licence.assessment import Assessment, assess
+from qguide.qnet.models.manifest import Licence, Manifest, PriorSection, read_manifest, replace_manifest
+from qguide.training.data.decision_groups import GroupLabels
+from qguide.training.data.runs import open_run, rows_at_once
+from qguide.training.licence.assessment import ScoredQModel, regret_of
+from qguide.training.licence.held_back import HeldBack
 from qguide.training.licence.verdict import show_licence
 from qguide.training.options import JobOptions
-from qguide.training.rollouts.models import (
-    INFERENCE_MAY_CHANGE,
-    Inference,
-    build_scorer,
-    model_folder,
-    sha256_of_q_model,
-)
+from qguide.training.rollouts.models import INFERENCE_MAY_CHANGE, Inference, model_folder, sha256_of_q_model
 
 CHECKPOINT: Final = "checkpoint"
 _SUM: Final = "sum"
@@ -78,57 +68,18 @@ class ChooseConfig(JobOptions):
 
 
 @dataclass(frozen=True, slots=True)
-class HeldBack:
-    """Decisions that judge Q models."""
-
-    rows: Sequence[TreeRow]
-    trees: Sequence[LabelledTree]
-    judged_by: tuple[JudgedBy, ...]
-
-    @classmethod
-    def read(cls, groups: Sequence[Path], labels: Sequence[Path] = ()) -> Self:
-        """Read run folders of `groups`, or of `label`."""
-        rows = {path: list(read_groups(path)) for path in groups}
-        trees = {path: [labelled_tree(row) for row in read_rows(path, TreeRow)] for path in labels}
-        if judged := next((path for path, own in trees.items() if any(one.target == "judge" for one in own)), None):
-            raise ConfigError(f"labels of {judged} are a judge's scores, which judge nothing; label by outcomes")
-        tasks = {path: len({one.task_id for one in own}) for path, own in (rows | trees).items()}
-        return cls(
-            [row for own in rows.values() for row in own],
-            [tree for own in trees.values() for tree in own],
-            tuple(JudgedBy(name=p.name, sha256=sha256_of_rows([p]), tasks=count) for p, count in tasks.items()),
-        )
-
-    def choices(self, q_model: str, inference: Inference, labels: GroupLabels) -> list[ScoredChoice]:
-        """The decisions between several candidates, with a Q model's values."""
-        scorer = build_scorer(q_model, inference)
-        found = sibling_choices_by(scorer, self.trees) if self.trees else choices_by(scorer, self.rows, labels)
-        if not found:
-            names = ", ".join(one.name for one in self.judged_by)
-            raise ConfigError(f"no decision of {names} is between several candidates; draw more of them")
-        return found
-
-    def assess(self, choices: Sequence[ScoredChoice], prior: PriorSection | None = None) -> Assessment:
-        """The Q model's verdict, by the prior that is fitted here, or on trees by its own, if that is of votes."""
-        known = prior if prior and prior.by == "votes" else None
-        assessed = assess(choices, prior=known, fits_prior=not self.trees)
-        licence = assessed.licence and assessed.licence.model_copy(update={"judged_by": self.judged_by})
-        return replace(assessed, licence=licence)
-
-
-@dataclass(frozen=True, slots=True)
 class Contender:
     """A Q model on held-back decisions.
 
     Attributes:
-        spread: of its values between the candidates of a state.
-        prior, licence: as it would be served.
+        scored: its values of the decisions, and the prior beside which it chooses.
+        prior, licence: as it would be served, if there were no other.
     """
 
     name: str
     folder: Path
     manifest: Manifest
-    spread: float
+    scored: ScoredQModel
     prior: PriorSection | None
     licence: Licence
 
@@ -138,18 +89,18 @@ class Contender:
         folder = model_folder(q_model, "qnet")
         if (manifest := read_manifest(folder)) is None:
             raise CheckpointError(f"{folder} has no manifest; it was not trained here")
-        choices = held_back.choices(q_model, config.inference, config.group_labels)
-        assessed = held_back.assess(choices, manifest.prior)
+        scored = held_back.scored(q_model, config.inference, config.group_labels, prior=manifest.prior)
+        assessed = held_back.assess(scored)
         if assessed.licence is None or not assessed.licence.choosers:
             names = ", ".join(one.name for one in held_back.judged_by)
             raise ConfigError(f"no decision of {names} differs in outcome, so none judges; play more tasks")
         licence = _kept(manifest.licence, assessed.licence)
-        return cls(manifest.name, folder, manifest, spread_of(choices), assessed.prior, licence)
+        return cls(manifest.name, folder, manifest, scored, assessed.prior, licence)
 
     @property
     def regret(self) -> float:
         """Outcome of the best candidates, minus that of its choices."""
-        return self.licence.choosers["posterior"].regret
+        return regret_of(self.licence)
 
 
 def _kept(own: Licence | None, found: Licence) -> Licence:
@@ -168,14 +119,18 @@ def run_choose(config: ChooseConfig, *, console: Console | None = None) -> Manif
     with open_run(config.output, config, may_change=INFERENCE_MAY_CHANGE | {"output"}, weights=weights) as run:
         shutil.rmtree(run.path / _SUM, ignore_errors=True)
         console = console or Console()
-        tried = _contenders(config, HeldBack.read(config.groups, config.labels), run.path / _SUM, console)
-        best = min(tried.values(), key=lambda one: one.regret)
-        saved = _write(best, run.path / CHECKPOINT, {name: one.regret for name, one in tried.items()})
+        held_back = HeldBack.read(config.groups, config.labels)
+        tried = _contenders(config, held_back, run.path / _SUM, console)
+        regrets = {name: one.regret for name, one in tried.items()}
+        best = min(regrets, key=lambda name: regrets[name])
+        licence = held_back.licence_of_choice({name: one.scored for name, one in tried.items()}, best)
+        taken = replace(tried[best], licence=_kept(tried[best].manifest.licence, licence))
+        saved = _write(taken, run.path / CHECKPOINT, regrets)
         shutil.rmtree(run.path / _SUM, ignore_errors=True)
         with rows_at_once(run.metrics) as metrics:
             metrics.write({name: one.licence.model_dump(mode="json") for name, one in tried.items()})
-    console.print(_table(tried, best))
-    console.print(f"{best.name} → {config.output / CHECKPOINT}", markup=False, soft_wrap=True)
+    console.print(_table(tried, best, granted=taken.licence.granted))
+    console.print(f"{best} → {config.output / CHECKPOINT}", markup=False, soft_wrap=True)
     show_licence(saved, console)
     return saved
 
@@ -192,10 +147,12 @@ def _contenders(config: ChooseConfig, held_back: HeldBack, sum_folder: Path, con
             console.print(f"{q_model} is left out: {error}", markup=False, soft_wrap=True)
     if not found:
         raise unread[0]
-    summed = [one for one in found if one.manifest.kind in MEMBERS and one.spread > 0]
+    summed = [one for one in found if one.manifest.kind in MEMBERS and one.scored.spread > 0]
     if config.sums and len(summed) > 1:
         try:
-            save_ensemble(sum_folder, [one.folder for one in summed], name=_SUM, spreads=[one.spread for one in summed])
+            save_ensemble(
+                sum_folder, [one.folder for one in summed], name=_SUM, spreads=[one.scored.spread for one in summed]
+            )
         except CheckpointError as error:  # some networks read the observation, and some cannot
             console.print(f"the sum is left out: {error}", markup=False, soft_wrap=True)
         else:
@@ -217,13 +174,13 @@ def _write(best: Contender, folder: Path, regrets: dict[str, float]) -> Manifest
     return manifest
 
 
-def _table(tried: dict[str, Contender], best: Contender) -> Table:
+def _table(tried: dict[str, Contender], best: str, *, granted: bool) -> Table:
     table = Table("Q model", "kind", "outcome", "95 % interval", "regret", "pairs in order", "licence", "")
     for name, one in tried.items():
         own = one.licence.choosers["posterior"]
         low, high = own.interval
         pairs = "" if own.pair_accuracy is None else f"{own.pair_accuracy:.3f}"
-        verdict = "granted" if one.licence.granted else "none"
+        verdict = "granted" if (granted if name == best else one.licence.granted) else "none"
         row = (f"{own.outcome:.3f}", f"{low:.3f} to {high:.3f}", f"{own.regret:.3f}", pairs, verdict)
-        table.add_row(name, one.manifest.kind, *row, "taken" if one is best else "")
+        table.add_row(name, one.manifest.kind, *row, "taken" if name == best else "")
     return table
