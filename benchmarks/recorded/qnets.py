@@ -11,10 +11,10 @@ from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import islice
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from qguide.qnet.records import ROOT_ID, NodeRow, RolloutRow, TreeRow
 from qguide.qnet.types import Message
@@ -47,6 +47,16 @@ class QNetRecordedConfig(ChooseRecordedConfig):
     folds: int = Field(default=5, ge=1)
     taught: int = Field(default=16, ge=2)
     chars: int = Field(default=500, ge=1)
+
+    @model_validator(mode="after")
+    def _a_network_reads_words(self) -> Self:
+        small = {name: type(self).model_fields[name].default for name in ("words", "steps")}
+        if changed := [name for name, default in small.items() if getattr(self, name) != default]:
+            raise ValueError(
+                f"{' and '.join(changed)} are of the small Q model of choose-recorded, and QNets are trained here; "
+                "leave them out"
+            )
+        return self
 
 
 def run_qnet_recorded(config: QNetRecordedConfig) -> dict[str, float]:

@@ -8,6 +8,7 @@ over.
 """
 
 import secrets
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Literal
@@ -15,8 +16,9 @@ from typing import Literal
 from pydantic import Field
 from rich.console import Console
 
+from qguide.qnet.errors import CheckpointError
 from qguide.qnet.features.hashing import Hasher
-from qguide.qnet.models.feature_q import save_feature_q
+from qguide.qnet.models.feature_q import load_feature_q, save_feature_q
 from qguide.qnet.models.manifest import Manifest, PriorSection
 from qguide.training.data.runs import open_run
 from qguide.training.learning.advantage import Options
@@ -51,7 +53,8 @@ class LearnConfig(Reading):
             in new tasks, "episodes" what it is worth where the same tasks come again; "auto" takes
             episodes where there are fewer than 20 tasks.
         bits: weights have 2^bits places.
-        salt: of the hashes, in hex; "" draws one, so that nobody can tell the words of a model.
+        salt: of the hashes, in hex; "" draws one, so that nobody can tell the words of a model, and keeps
+            that of a model which the output holds already.
     """
 
     source: tuple[Path, ...] = Field(min_length=1)
@@ -75,7 +78,7 @@ def run_learn(config: LearnConfig, *, console: Console | None = None) -> Manifes
     """Write the checkpoint and show its licence; its manifest says whether it may guide."""
     with open_run(config.output, config) as run:
         episodes = read_learnable(config.source, config.fields, format_=config.format, skip_bad=config.skip_bad)
-        salt = bytes.fromhex(config.salt) if config.salt else secrets.token_bytes(16)
+        salt = bytes.fromhex(config.salt) or _salt_of(run.path / CHECKPOINT)
         held_back = judged_by(episodes) if config.held_back == "auto" else config.held_back
         options = Options(trace=config.trace, alpha=config.alpha, held_back=held_back)
         learned = learn(episodes, options, Hasher(salt, bits=config.bits))
@@ -85,6 +88,13 @@ def run_learn(config: LearnConfig, *, console: Console | None = None) -> Manifes
         saved = save_feature_q(run.path / CHECKPOINT, learned.model, manifest, domain=domain)
     _show(saved, config.output / CHECKPOINT, held_back, console or Console())
     return saved
+
+
+def _salt_of(checkpoint: Path) -> bytes:
+    """Salt of the model that was learned here before, so that the same run again learns the same; else a new one."""
+    with suppress(CheckpointError):
+        return load_feature_q(checkpoint)[0].hasher.salt
+    return secrets.token_bytes(16)
 
 
 def _show(manifest: Manifest, checkpoint: Path, held_back: HeldBack, console: Console) -> None:

@@ -16,6 +16,7 @@ from qguide.jobs.table import JOBS
 from qguide.training.algorithms.labelling import Target
 from qguide.training.evaluation.methods import AGENTS
 from tests.support.documents import blocks_of
+from tests.support.echo import groups_in
 from tests.support.recordings import SAMPLES
 from tests.support.recordings.sample import Sample
 
@@ -179,6 +180,12 @@ def test_each_job_keeps_to_the_contract(job: str) -> None:
 def test_a_job_that_is_run_keeps_what_is_there(job: str, option: str, tmp_path: Path) -> None:
     (tmp_path / "job.toml").write_text(JOB.format(option=option))
     assert outcomes("jobs", job, tmp_path / "job.toml") == {"passed"}
+
+
+def test_learning_without_a_given_salt_keeps_what_is_there(tmp_path: Path) -> None:
+    groups = groups_in(tmp_path / "groups", range(20))
+    (tmp_path / "job.toml").write_text(f'source = ["{groups}"]\noutput = "unused"\n')
+    assert outcomes("jobs", "learn", tmp_path / "job.toml") == {"passed"}
 
 
 @pytest.mark.usefixtures("folder")

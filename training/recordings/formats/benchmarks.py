@@ -3,15 +3,15 @@
 import re
 import zipfile
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from io import TextIOWrapper
 from itertools import zip_longest
 from pathlib import Path
 from typing import Any, Final, cast
 
-from qguide.qnet.errors import RecordError
-from qguide.training.data.row_files import found_below, is_file, open_file, size_of
+from qguide.qnet.errors import ConfigError, RecordError
+from qguide.training.data.row_files import address_of, found_below, is_file, open_file, size_of
 from qguide.training.recordings import json_stream
 from qguide.training.recordings.fields import first_at, value_at
 from qguide.training.recordings.formats.layout import Record
@@ -26,11 +26,26 @@ _LIMITED: Final = ("max_steps", "too_many_errors", "timeout")
 
 
 _SIMULATIONS: Final = "simulations"
+_RESULTS: Final = "results.json"
+
+
+def refuse_lone_simulations(paths: Sequence[Path]) -> None:
+    """Refuse simulations of tau2-bench without the results that tell their domain and the agent's policy."""
+    folder = paths[0].parent
+    if all(path.parent == folder for path in paths) and _has_results(folder):
+        raise ConfigError(
+            f"{address_of(folder) or folder} holds simulations of tau2-bench, and {folder.parent / _RESULTS} tells "
+            f"their domain and the agent's policy; name {address_of(folder.parent) or folder.parent}"
+        )
+
+
+def _has_results(folder: Path) -> bool:
+    return folder.name == _SIMULATIONS and is_file(folder.parent / _RESULTS)
 
 
 def read_simulations(path: Path, on_bytes: OnBytes) -> Iterator[Value]:
     """The simulations of a file of results, or those that have files of their own in the folder beside it."""
-    if path.parent.name == _SIMULATIONS and is_file(path.parents[1] / "results.json"):
+    if _has_results(path.parent):
         return  # read with the results
     files = found_below(path.parent / _SIMULATIONS, "*.json")
     if not files:

@@ -27,6 +27,7 @@ from qguide.training.recordings.formats.benchmarks import (
     read_samples,
     read_simulations,
     read_trials,
+    refuse_lone_simulations,
     tau2_records,
     trial_records,
     verifiers_records,
@@ -207,8 +208,10 @@ def recording_of(source: Path, format_: str | None = None, *, messages: str = ""
     """
     if format_:
         layout = layout_named(format_)
-        return Recording(format_, layout, tuple(files_of(source, layout.files)))
-    name = detect_format(files_of(source), messages)
+        refuse_lone_simulations(found := files_of(source, layout.files))
+        return Recording(format_, layout, tuple(found))
+    refuse_lone_simulations(every := files_of(source))
+    name = detect_format(every, messages)
     return Recording(name, FORMATS[name], tuple(files_of(source, FORMATS[name].files)))
 
 

@@ -4,6 +4,7 @@ import json
 from pathlib import Path
 
 import pytest
+from pydantic import ValidationError
 
 from benchmarks.recorded.qnets import QNetRecordedConfig, run_qnet_recorded
 from qguide.training.choosing.choose_recorded import ChosenRow
@@ -34,3 +35,9 @@ def test_qnets_from_scratch_choose_in_the_groups_of_choose_recorded(tmp_path: Pa
     assert told["groups"] == 12 * config.draws * config.family_folds  # both halves of the families count
     [found] = [each for each in told["comparisons"] if each["other"] == "random"]
     assert found["difference"] == pytest.approx(means["q"] - means["random"], abs=2e-4)
+
+
+@pytest.mark.parametrize("option", [{"words": False}, {"steps": 20}])
+def test_options_of_the_small_q_model_are_refused(option: dict[str, object]) -> None:
+    with pytest.raises(ValidationError, match=f"{next(iter(option))} are of the small Q model"):
+        QNetRecordedConfig.model_validate({"source": ["mint.jsonl"], "output": "out", **option})

@@ -55,6 +55,13 @@ def test_a_recording_becomes_a_licensed_checkpoint_that_jobs_load(tmp_path: Path
     assert result.q_values[1] > result.q_values[0]
 
 
+def test_the_same_run_again_learns_the_same_under_a_salt_of_its_own(tmp_path: Path) -> None:
+    first, again, other = (
+        learned(tmp_path, salt="", output=tmp_path / name).files[WEIGHTS] for name in ("run", "run", "other")
+    )
+    assert first == again != other
+
+
 @pytest.mark.parametrize("format_", [None, "messages"])
 def test_a_folder_whose_recording_is_called_like_rows_is_read(format_: str | None, tmp_path: Path) -> None:
     (tmp_path / "recorded").mkdir()

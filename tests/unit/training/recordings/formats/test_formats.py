@@ -1,6 +1,7 @@
 """Each format of others is detected, and its one episode read as it was."""
 
 import json
+import re
 import zipfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -81,6 +82,16 @@ def test_simulations_of_tau2_bench_in_files_of_their_own_are_read_once(tmp_path:
     assert episode == by_results
     assert "simulations by voice" in str(by_voice)
     assert "u.json: it is not JSON" in str(cut_off)
+
+
+@pytest.mark.parametrize("named", ["simulations", "simulations/s.json"])
+@pytest.mark.parametrize("format_", [None, "tau2-bench"])
+def test_simulations_of_tau2_bench_alone_are_refused_with_the_folder_to_name(
+    named: str, format_: str | None, tmp_path: Path
+) -> None:
+    tau2_folder(tmp_path)
+    with pytest.raises(ConfigError, match=f"results.json tells .* name {re.escape(str(tmp_path))}$"):
+        read(tmp_path / named, format_)
 
 
 @pytest.mark.parametrize("at", ["", "file://"])
