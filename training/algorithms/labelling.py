@@ -144,7 +144,7 @@ def label_tree(
 
 
 def outcomes_behind(tree: Tree, labels: Mapping[int, float], *, target: str) -> Mapping[int, float]:
-    """What labels say of a tree's outcomes, neither discounted nor scaled to the tree's range.
+    """Outcomes behind the labels of a tree, neither discounted nor scaled to its range.
 
     Labels that teach may be both: `q` is then gamma to the steps left, between the worst and the best
     of its tree, so that a slow success counts less and every tree has a success. What judges is the
