@@ -1,4 +1,4 @@
-"""What judges is the outcome behind a label, whatever the label was scaled by."""
+"""Decisions between siblings are judged by the outcomes behind their labels, whatever those were scaled by."""
 
 import pytest
 
