@@ -51,16 +51,7 @@ class UnknownEncodingError(Exception):
 
 
 class BoundedBody:
-    """The body of one answer.
-
-    Args:
-        encoding: the answer's Content-Encoding.
-        max_bytes: of what arrives, and of what it becomes.
-        events: it is a stream of events, which may come in more chunks.
-
-    Raises:
-        UnknownEncodingError: the encoding is neither gzip nor none.
-    """
+    """The body of one answer, of at most `max_bytes` as it arrives and decompressed; `events` allow more chunks."""
 
     def __init__(self, encoding: str, *, max_bytes: int, events: bool = False) -> None:
         encoding = encoding.strip().lower()
@@ -76,12 +67,7 @@ class BoundedBody:
         self._gzip = zlib.decompressobj(_GZIP_WINDOW) if encoding in _GZIP else None
 
     def add(self, raw: bytes) -> Iterator[None]:
-        """Take what arrived; pauses between slices.
-
-        Raises:
-            AnswerTooLargeError: the limit of bytes or chunks is reached.
-            zlib.error: broken gzip.
-        """
+        """Take what arrived; pauses between slices."""
         self._arrived += len(raw)
         self._check(self._arrived)
         self._chunks += 1
@@ -108,11 +94,7 @@ class BoundedBody:
         return b"".join(self._parts)
 
     def content(self) -> bytes:
-        """All of it.
-
-        Raises:
-            zlib.error: gzip that was cut off.
-        """
+        """All of it; a gzip stream that was cut off is a `zlib.error`."""
         if self._gzip is not None and self._arrived and not self._gzip.eof:
             raise zlib.error("the gzip stream was cut off")
         return self.arrived()
@@ -130,11 +112,7 @@ class BoundedBody:
 async def read_bounded(
     response: httpx.Response, *, max_bytes: int, events: bool = False, cut_off: Callable[[bytes], None] | None = None
 ) -> httpx.Response:
-    """The same answer with its body, decompressed.
-
-    Args:
-        events: it is a stream of events, which may come in more chunks.
-        cut_off: gets what has arrived if the reading is cancelled.
+    """The same answer with its body, decompressed; `cut_off` gets what has arrived if the reading is cancelled.
 
     Raises:
         AnswerTooLargeError: it has more than `max_bytes`, compressed or not, or too many chunks.
@@ -175,11 +153,7 @@ def _read(response: httpx.Response, body: BoundedBody) -> httpx.Response:
 
 
 def check_number_of_values(content: bytes, max_values: int) -> None:
-    """Refuse JSON of very many small values before it is parsed; marks within texts count as well.
-
-    Raises:
-        AnswerTooLargeError: it has more.
-    """
+    """Refuse JSON of very many small values before it is parsed; marks within texts count as well."""
     if sum(map(content.count, MARKS)) > max_values:
         raise AnswerTooLargeError(f"answered with more than {max_values:,} JSON values")
 

@@ -75,11 +75,7 @@ class CustomCall(Shape):
 def calls_of(
     calls: Iterable[FunctionCall | CustomCall] | None, function_call: Function | None = None
 ) -> tuple[ToolCall, ...]:
-    """The calls of a turn.
-
-    Args:
-        function_call: the one call, as it was spelt before there were tools.
-    """
+    """The calls of a turn; `function_call` is the one call, as it was spelt before there were tools."""
     found = [call.to_call() for call in paced(calls or ())]
     if function_call:
         found.append(ToolCall(function_call.name, function_call.arguments))
@@ -189,11 +185,7 @@ def _tag_behind(text: str) -> str:
 
 
 def _unwrapped(text: str, *, whole: bool) -> str:
-    """The content of the one block of code or tag with which a text ends; else the text.
-
-    Args:
-        whole: nothing may stand before it, such as the name of a tool whose input it is.
-    """
+    """Content of the one block of code or tag with which a text ends, or which is the `whole`; else the text."""
     for begin, end in _WRAPPINGS:
         before, found, within = text.removesuffix(end).partition(begin)
         if text.endswith(end) and found and begin not in within and not (whole and before):

@@ -49,15 +49,7 @@ def left_out(error: ModuleNotFoundError) -> str | None:
 
 @contextmanager
 def extra_named(need: str, extra: str, *, otherwise: str = "") -> Iterator[None]:
-    """Name the extra to install where an import fails for the lack of it.
-
-    Args:
-        need: beginning of the message: what needs the package.
-        otherwise: end of the message: another remedy.
-
-    Raises:
-        ConfigError: a package of an extra is missing.
-    """
+    """Name the extra to install, between `need` and `otherwise`, where an import fails for the lack of it."""
     try:
         yield
     except ModuleNotFoundError as error:
@@ -68,11 +60,7 @@ def extra_named(need: str, extra: str, *, otherwise: str = "") -> Iterator[None]
 
 
 def require_extra(need: str, extra: str) -> None:
-    """Refuse what would find a package of an extra missing only later.
-
-    Raises:
-        ConfigError: a package of the extra is missing.
-    """
+    """Raise a `ConfigError` for what would find a package of an extra missing only later."""
     for package in sorted(PACKAGES[extra]):
         if find_spec(package) is None:
             raise ConfigError(_missing(need, package, extra))
@@ -87,9 +75,6 @@ def import_operator_module(name: str) -> ModuleType:
 
     A console script does not search the current folder by itself. It comes last, so that no file
     there hides an installed module.
-
-    Raises:
-        ImportError: there is no such module, or it cannot be imported.
     """
     if (here := str(Path.cwd())) not in sys.path:
         sys.path.append(here)
@@ -97,22 +82,13 @@ def import_operator_module(name: str) -> ModuleType:
 
 
 def import_named(path: str) -> Any:
-    """The object that `package.module:name` names.
-
-    Raises:
-        ImportError: see `import_operator_module`.
-        AttributeError: the module has no such name.
-    """
+    """The object that `package.module:name` names."""
     module, _, name = path.partition(":")
     return getattr(import_operator_module(module), name)
 
 
 def plugins(kind: Kind) -> Mapping[str, str]:
-    """Import path of each name that installed packages bring; nothing is imported.
-
-    Raises:
-        ConfigError: two packages give one name to different things.
-    """
+    """Import path of each name that installed packages bring; nothing is imported."""
     found: dict[str, str] = {}
     for point in entry_points(group=f"qguide.{kind}"):
         if found.setdefault(point.name, point.value) != point.value:

@@ -48,11 +48,7 @@ class CachingScorer(Scorer):
         return finish(self.slices([self.prepare(request) for request in requests]))
 
     def prepare(self, request: ScoreRequest) -> Any:
-        """Prepare a request for `slices`, on any thread: tokenize it.
-
-        Raises:
-            HistoryTooLongError: history and candidate exceed the trunk's context.
-        """
+        """Prepare a request for `slices`, on any thread: tokenize it."""
         return request
 
     def slices(self, prepared: Sequence[Any]) -> Slices[list[ScoreResult]]:
@@ -65,11 +61,7 @@ class CachingScorer(Scorer):
         return None
 
     def read_ahead(self, prepared: Any, *, begin: Callable[[int], None]) -> Iterator[None]:
-        """Read a history pass by pass; between two of them nothing of the cache is in use.
-
-        Args:
-            begin: told before each pass how many tokens it computes.
-        """
+        """Read a history pass by pass; `begin` is told the tokens of each, and between two no cache is in use."""
         return iter(())
 
     @property

@@ -182,13 +182,7 @@ class DifferenceSequence:
         return guided.mean - unguided.mean if guided.weight and unguided.weight else 0.0
 
     def add(self, outcome: float, *, guided: bool, share: float, guess: float | None = None) -> None:
-        """Count one episode.
-
-        Args:
-            outcome: in [0, 1].
-            share: probability with which it was guided, in (0, 1).
-            guess: of the outcome, in [0, 1], made before its arm was drawn; None: the mean so far.
-        """
+        """Count one outcome, in [0, 1]; `guess`, else the mean so far, was made before the arm was drawn."""
         # From the episodes before this one: a guess that knew the outcome would bias X.
         if guess is None:
             guess = (self.outcomes + 0.5) / (self.count + 1)
@@ -255,11 +249,7 @@ class DropDetector:
         return self.fortune >= math.log(self.patience)
 
     def add(self, outcome: float, *, level: float) -> None:
-        """Count one outcome.
-
-        Args:
-            level: mean outcome that is no drop, known before the outcome.
-        """
+        """Count one outcome, beside the mean that is no drop, known before it."""
         if self.fortune <= 0:
             self.fortune, self.since = 0.0, self.count
         self.count += 1
@@ -304,13 +294,7 @@ class HarmDetector:
         return f"guided {guided}, unguided {unguided}"
 
     def add(self, outcome: float, *, guided: bool, share: float, number: int) -> None:
-        """Count one episode.
-
-        Args:
-            outcome: in [0, 1].
-            share: probability with which it was guided, in (0, 1).
-            number: of the episode.
-        """
+        """Count the outcome, in [0, 1], of an episode of that number, guided with the probability `share`."""
         if self.fortune <= 0:
             self.fortune, self.since, self.arms = 0.0, number, (_Weighed(), _Weighed())
         guess = self.mean

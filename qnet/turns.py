@@ -28,11 +28,7 @@ _REST_S: Final = 0.001
 
 
 class Pace:
-    """Rests of one piece of work, taken between its parts.
-
-    Args:
-        rest: releases the interpreter's lock for a time in seconds.
-    """
+    """Rests of one piece of work, taken between its parts."""
 
     def __init__(self, *, clock: Callable[[], float] = perf_counter, rest: Callable[[float], object] = sleep) -> None:
         self._clock = clock

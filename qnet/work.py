@@ -287,11 +287,7 @@ def cache_salt_of(body: Mapping[str, Any]) -> dict[str, str]:
 
 
 def in_trace(headers: Mapping[str, str]) -> AbstractContextManager[None]:
-    """Requests sent within, also by tasks that begin within, carry the trace of these headers.
-
-    Args:
-        headers: with lower-case names or case-insensitive; a malformed trace is left out.
-    """
+    """Requests sent within, also by tasks that begin within, carry the trace of these headers if it is well-formed."""
     return _set(_trace, _well_formed(headers))
 
 

@@ -43,10 +43,6 @@ def shown_errors(*, config_status: int = 2, other_status: int = 1, interrupted: 
     Any other exception is a bug and keeps its traceback.
 
     Retries meanwhile are printed by `RetryNotice`, at most one line in 30 seconds.
-
-    Args:
-        config_status: exit status of a `ConfigError`; 2 like a usage error.
-        other_status: exit status of every other `QGuideError`.
     """
     try:
         with noted_retries():

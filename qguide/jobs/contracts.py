@@ -365,14 +365,6 @@ _CONTRACTS: Mapping[PluginKind, tuple[Callable[[str, Path | None], Any], tuple[C
 
 
 def check_plugin(kind: PluginKind, name: str, source: Path | None = None) -> list[Finding]:
-    """Run the checks of a kind on what a name or an import path names.
-
-    Args:
-        source: a recording in the format, or a file of the job; the rules that need one are not
-            checked without it.
-
-    Raises:
-        ConfigError: nothing is named so, or it cannot be imported, or the source is not there or not valid.
-    """
+    """Run the checks of a kind on what a name or an import path names; those that need a `source` only with one."""
     build, checks = _CONTRACTS[kind]
     return findings_of(checks, build(name, source))

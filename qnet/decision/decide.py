@@ -65,9 +65,6 @@ def decide(history: History, guidance: Guidance) -> DecisionProcess:
 
     Each candidate is scored once, however often it is drawn. If all are equal, none is scored
     unless `always_score` or adaptive M wants its Q.
-
-    Raises:
-        InvalidCandidatesError: M or the batch is below 1.
     """
     if guidance.num_candidates < 1 or guidance.batch < 1:
         raise InvalidCandidatesError(
@@ -191,11 +188,7 @@ class _Step:
         return replace(sampling, seed=seed, first_greedy=False)
 
     def score_request(self, further: Sequence[Message] = ()) -> ScoreRequest | None:
-        """The candidates whose Q is still unknown and needed; None if there are none.
-
-        Args:
-            further: candidates that are not yet among the step's.
-        """
+        """The candidates, `further` ones included, whose Q is still unknown and needed; None if there are none."""
         messages = Counter((*self._messages, *further))
         unknown = tuple(message for message in messages if message not in self._q_of)
         guidance = self._guidance
@@ -251,11 +244,7 @@ class _Step:
         self._unguided = reason
 
     def decision(self, actions: ThresholdActions | None = None) -> Decision:
-        """The choice among what was drawn.
-
-        Args:
-            actions: those of the threshold; None if there is none, or no Q to compare with it.
-        """
+        """The choice among what was drawn, by actions of the threshold, too."""
         q_values = self._q_values()
         own = self.candidates[: actions.own] if actions else self.candidates
         prior = self._prior()

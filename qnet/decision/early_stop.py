@@ -50,11 +50,7 @@ def is_decided(
 ) -> bool:
     """True if no `left` further draws can change the choice; never by a prior of likelihood.
 
-    Args:
-        prior: of the draws so far.
-        q_values: of each draw; None where only votes count.
-        tau: temperature of Q in the posterior; None is the argmax of Q.
-        greedy_weight: added to the log share of the first draw's effect.
+    Without tau the choice is the argmax of Q; without Q only votes count.
     """
     if prior.by != "votes":
         return False

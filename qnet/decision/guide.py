@@ -58,11 +58,7 @@ class Deadline:
 
     @asynccontextmanager
     async def enforce(self, doing: str) -> AsyncIterator[None]:
-        """Cancel the block when the time is up, and with it what still waits for the device.
-
-        Args:
-            doing: work of the block, for the error: "candidates were being drawn".
-        """
+        """Cancel the block, and what waits for the device, when the time is up; the error says what was `doing`."""
         try:
             async with asyncio.timeout_at(self.at) as time:
                 yield
@@ -103,19 +99,7 @@ async def guide(
     escalation: Policy | None = None,
     deadline: Deadline = NO_DEADLINE,
 ) -> Decision:
-    """Draw candidates, score them after the true history, take the best.
-
-    Args:
-        escalation: the policy of the threshold's action `escalate`.
-
-    Raises:
-        InvalidCandidatesError: M is below 1.
-        InvalidRequestError: the perturbation's task is not in the first user message.
-        HistoryTooLongError: the history does not fit the policy or the Q model.
-        ScorerUnavailableError: no Q can be given.
-        DeadlineExceededError: the time is up.
-        UpstreamError: the policy's upstream failed.
-    """
+    """Draw candidates, score them after the true history, take the best; `escalation` is the policy of that action."""
     further: dict[DrawRole, Policy] = {"refine": policy}
     if escalation is not None:
         further["escalate"] = escalation
@@ -167,12 +151,7 @@ class _Draw:
         self._task.add_done_callback(lambda _: self._changed.set())
 
     async def further(self, until: float | None) -> list[Candidate]:
-        """Candidates that came since the last call, as soon as there is one; none once the draw has ended.
-
-        Raises:
-            _TimeIsUpError: the time is up.
-            QGuideError: the draw failed, and what came before was taken.
-        """
+        """Candidates that came since the last call, as soon as there is one; none once the draw has ended."""
         try:
             async with asyncio.timeout_at(until):
                 await self._changed.wait()
@@ -200,12 +179,7 @@ class _Draw:
 
 
 class _Driver:
-    """Answers one decision's requests and times each kind.
-
-    Args:
-        further: policies of draws with these roles; all others are the first policy's.
-        until: end of the caller's patience by the running loop's clock; None waits for all.
-    """
+    """Answers one decision's requests and times each kind; `further` policies draw in the roles that they have."""
 
     def __init__(
         self,

@@ -121,8 +121,6 @@ class Paraphraser:
     Args:
         content: stands for the model in the cache, where the policy's name would not: it may be
             another model's tomorrow.
-        timeout_s: an answer that takes longer is done without.
-        max_tokens: of one paraphrase; None leaves it to the policy.
     """
 
     def __init__(
@@ -141,11 +139,7 @@ class Paraphraser:
         self._sampling = Sampling(temperature=_TEMPERATURE, max_tokens=max_tokens)
 
     async def paraphrase(self, task: str, *, n: int, within_s: float | None = None) -> Paraphrases:
-        """`n` texts for a task; a failure leaves the task as it is and is a warning.
-
-        Args:
-            within_s: the caller's patience, where it may be shorter than this paraphraser's.
-        """
+        """`n` texts for a task within the caller's patience; a failure leaves the task as it is and is a warning."""
         if not task.strip():
             return _unchanged(task, n, "it has no words")
         if len(task) > MAX_TASK_CHARACTERS:
@@ -206,13 +200,7 @@ def _unchanged(task: str, n: int, why: str, known: tuple[str, ...] = (), spent: 
 
 
 def draw_texts(texts: Sequence[str], task: str, *, first: int, n: int) -> list[str]:
-    """The task's text under which each of `n` candidates is drawn.
-
-    Args:
-        texts: paraphrases; candidate k > 0 of a step gets number k - 1, round and round.
-        task: the true text, which candidate 0 gets.
-        first: number of the first of these candidates in its step.
-    """
+    """Text for each of `n` candidates, numbered from `first` in their step: 0 gets the task, others a paraphrase."""
     return [texts[(k - 1) % len(texts)] if k and texts else task for k in range(first, first + n)]
 
 
@@ -225,9 +213,6 @@ class PerturbedPolicy:
     """A policy for one decision: the first candidate after the history, the others reworded.
 
     `draw_texts` says how, however many calls it takes.
-
-    Args:
-        repeats_at: see `qguide.qnet.decision.guide.Perturbation`.
 
     Attributes:
         perturbed: candidates drawn under a paraphrase so far.

@@ -90,11 +90,7 @@ class BelowThreshold:
 
 
 class ThresholdActions:
-    """The actions of one step: which is next, and what those before it have brought.
-
-    Args:
-        own: number of candidates that were drawn before any action.
-    """
+    """The actions of a step that drew `own` candidates before: which is next, and what those before it have brought."""
 
     def __init__(self, threshold: Threshold, *, own: int) -> None:
         self.threshold = threshold
@@ -121,13 +117,7 @@ class ThresholdActions:
         first: int,
         best_q: float,
     ) -> None:
-        """Note the candidates of an action.
-
-        Args:
-            judged: requests to a judge that scored them.
-            first: index of the first of them among the step's candidates.
-            best_q: with them.
-        """
+        """Note the candidates of an action, whose indices in the step begin at `first`, and the best Q with them."""
         raised = best_q >= self.threshold.below
         self._note(
             action,

@@ -132,10 +132,6 @@ class DeviceWorker(Generic[Request, Result]):
             after: preparation of the request on another thread, which queues it when it is done:
                 a way through the event loop would cost as much as the queueing itself. Its error
                 is the request's.
-
-        Raises:
-            ScorerUnavailableError: the thread is dead or its queue full.
-            DeadlineExceededError: `timeout_s` is past.
         """
         tenant = current_tenant()
         cost = self._cost(request)

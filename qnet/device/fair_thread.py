@@ -60,11 +60,7 @@ class Worker(Protocol):
     """One kind of work."""
 
     def may_start(self, waiting: QueuedRequest, *, running: int, own: int) -> bool:
-        """True if the request may begin while `running` batches of this kind are unfinished.
-
-        Args:
-            own: how many of them have a request of the same caller.
-        """
+        """True if it may begin beside `running` unfinished batches of this kind, of which `own` have its caller's."""
         ...
 
     def first_of(self, waiting: Sequence[QueuedRequest]) -> list[QueuedRequest]:
@@ -172,7 +168,6 @@ class FairThread:
             caller with most waiting is refused, so that its flood does not close the queue to
             others.
         is_lost: True if the exception means that the device is lost, so the thread must stop.
-        clock: seconds that never go back.
     """
 
     def __init__(
@@ -215,9 +210,6 @@ class FairThread:
         """Fail what waits or is unfinished, and stop after the running slice; safe to call twice.
 
         A batch may close its own thread, and does not wait for itself.
-
-        Args:
-            timeout_s: longest wait for the running slice; None until it ends.
         """
         with self._changed:
             self._closed = True

@@ -31,12 +31,7 @@ _REMEMBERED = 65_536
 
 
 class ReadAhead:
-    """One history that is being read ahead, until it is stopped.
-
-    Args:
-        characters: of the history, about as many as are new to the scorer.
-        when_read: called once all of the history has been read, on the device thread.
-    """
+    """One history, with so many characters that are new to the scorer, that is being read ahead until it is stopped."""
 
     def __init__(
         self,
@@ -107,13 +102,7 @@ class _Prepared:
 
 
 class ScoringWorker:
-    """A synchronous scorer, awaited one request at a time and run in micro-batches.
-
-    Args:
-        max_batch_tokens: new tokens of one micro-batch, estimated from its texts' length.
-        timeout_s: how long a request may take on the device, waiting included; None: no limit.
-        max_batch, observe, observe_wait, observe_unanswered: see `DeviceWorker`.
-    """
+    """A synchronous scorer, awaited one request at a time and run in micro-batches by a `DeviceWorker`."""
 
     def __init__(
         self,
@@ -158,11 +147,7 @@ class ScoringWorker:
         return await self._worker.submit(prepared, after=tokens, timeout_s=self._timeout_s)
 
     def read_ahead(self, request: ScoreRequest) -> ReadAhead | None:
-        """Begin to read a request's history, whose candidates do not exist yet.
-
-        Returns:
-            The reading, to be stopped; None if the scorer cannot read ahead.
-        """
+        """Begin to read a history, whose candidates do not exist yet; None if the scorer cannot read ahead."""
         if not self._scorer.reads_ahead:
             return None
         salted = replace(request, cache_salt=current_tenant().cache_salt)

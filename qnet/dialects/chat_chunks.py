@@ -14,13 +14,7 @@ _OF_CHOICES: Final = ("index", "message", "logprobs", "finish_reason")
 
 
 def chunks_of(completion: Json, *, include_usage: bool) -> Iterator[Json]:
-    """Split a finished completion into the chunks of a stream.
-
-    Args:
-        completion: the response body to the same request without `stream`; fields that are not
-            OpenAI's are sent in the chunk that ends the last choice.
-        include_usage: append a chunk without choices that has the usage.
-    """
+    """Split a completion into the chunks of a stream; the last of its choices has the fields that are not OpenAI's."""
     head: Json = {name: completion[name] for name in _OF_ALL if name in completion}
     head["object"] = "chat.completion.chunk"
     if include_usage:

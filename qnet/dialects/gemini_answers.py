@@ -146,12 +146,7 @@ OWN_SIGNATURES: Final = {signature_of(field): field for field in THOUGHTS}
 
 
 def content_of(completion: Json, *, thinks: bool, native: Mapping[str, Any] | None = None) -> tuple[Json, list[str]]:
-    """Gemini's answer that says the same as a chat completion's first choice, and warnings.
-
-    Args:
-        thinks: the upstream's thoughts are wanted as parts.
-        native: the answer of an upstream of this dialect, whose candidate it is.
-    """
+    """Gemini's answer with what a completion's first choice says, or the `native` one's candidate, and warnings."""
     choice, warnings = completion["choices"][0], list[str]()
     if native is not None and native.get("candidates"):
         candidate = {**native["candidates"][0], "index": 0}

@@ -56,11 +56,7 @@ _UNKNOWN: Final = CHATS_ALONE - _SAMPLING.keys()
 
 
 def placed(path: str, body: Json) -> tuple[str, Json]:
-    """Path and content of a request: the path names the model, the method, and that it is to be a stream.
-
-    Args:
-        path: the method.
-    """
+    """Path and content of a request: the path names the model, the method, and that it is to be a stream."""
     content = {name: value for name, value in body.items() if name not in ("model", "stream")}
     model = str(body["model"])
     model = model if "/" in model else f"models/{model}"
@@ -72,15 +68,7 @@ def placed(path: str, body: Json) -> tuple[str, Json]:
 
 
 def request_of(chat: Json, native: Mapping[str, Any] | None = None) -> Json:
-    """The request that asks for the same as a chat completion's; `placed` takes its model out again.
-
-    Args:
-        native: the prompt and parameters in this dialect, if they came in it.
-
-    Raises:
-        InvalidRequestError: the dialect cannot say something in the messages or parameters.
-        UnsupportedParameterError: the dialect has no such parameter.
-    """
+    """The request for the same as a chat's, with a `native` prompt as it came; `placed` takes its model out again."""
     own = {_SAMPLING[name]: chat[name] for name in ("n", "temperature", "seed") if chat.get(name) is not None}
     if longest := chat.get("max_completion_tokens") or chat.get("max_tokens"):
         own["maxOutputTokens"] = longest

@@ -122,14 +122,7 @@ def message_of(
     native: Mapping[str, Any] | None = None,
     toolsets: Collection[str] = (),
 ) -> tuple[Json, list[str]]:
-    """The message that says the same as a chat completion's first choice, and warnings.
-
-    Args:
-        thinks: the upstream's thoughts are wanted as blocks.
-        stop_sequences: texts that end an answer.
-        native: the message of an upstream of this dialect, whose blocks are the content.
-        toolsets: names of the toolsets whose tools may be called.
-    """
+    """The message with what a completion's first choice says, or the `native` one's blocks, and warnings."""
     choice, warnings = completion["choices"][0], list[str]()
     if native is not None:
         blocks = native["content"]
@@ -170,11 +163,7 @@ def _blocks(message: Json, toolsets: Collection[str], *, thinks: bool) -> tuple[
 
 
 def read_call(call: Json, field: str) -> tuple[str, Json, list[str]]:
-    """Name and arguments of a chat's call, and a warning if these are not a JSON object.
-
-    Args:
-        field: the dialect's name of the arguments, for the warning.
-    """
+    """Name and arguments of a chat's call, and a warning if these, the dialect's `field`, are not a JSON object."""
     called = call[call["type"]]
     given, is_object = input_of(called["input"] if call["type"] == "custom" else called["arguments"])
     warning = (
@@ -240,12 +229,7 @@ def _finite(number: str) -> float:
 
 
 def events_of(message: Json) -> Iterator[Json]:
-    """Split a finished message into the events of a stream.
-
-    Args:
-        message: the response body to the same request without `stream`. Its `qguide` is in the
-            first event, where the SDK's own assembly of a stream keeps it.
-    """
+    """Split a finished message into the events of a stream; its `qguide` is in the first, where the SDK keeps it."""
     usage = message["usage"]
     head = message | {"content": [], "stop_reason": None, "stop_sequence": None, "usage": usage | {"output_tokens": 0}}
     yield {"type": "message_start", "message": head}

@@ -73,11 +73,7 @@ def content_of(content: str | Sequence[Part], place: str) -> str | list[Json]:
 
 
 def parts_of(content: str | Sequence[Part], place: str) -> list[Json]:
-    """Parts of a chat's message.
-
-    Args:
-        place: of the content in the request, for errors.
-    """
+    """Parts of a chat's message; errors name their `place` in the request."""
     if isinstance(content, str):
         return [{"type": "text", "text": content}]
     return [part_of(part, f"{place}[{index}]") for index, part in enumerate(content)]

@@ -154,11 +154,7 @@ _TOOL_CHOICES: Final = {"auto": "auto", "required": "any", "none": "none"}
 
 
 def request_of(chat: Json, native: Mapping[str, Any] | None = None) -> Json:
-    """The request that asks for the same as a chat completion's.
-
-    Args:
-        native: the prompt and parameters in this dialect, if they came in it.
-    """
+    """The request that asks for the same as a chat completion's, with a `native` prompt as it came."""
     parameters = {name: value for name, value in chat.items() if name not in _OWN}
     longest = chat.get("max_completion_tokens") or chat.get("max_tokens")
     if native is None:

@@ -109,12 +109,7 @@ def _image(image: str, place: str) -> Json:
 
 
 def answer_of(completion: Json, *, thinks: bool, warnings: Sequence[str]) -> Json:
-    """Ollama's answer with the best candidate, extended by `qguide`.
-
-    Args:
-        thinks: the answer has the upstream's thoughts.
-        warnings: what could not be passed on, and why.
-    """
+    """Ollama's answer with the best candidate, and with its thoughts if it `thinks`, extended by `qguide`."""
     choice, usage, guidance = completion["choices"][0], completion["usage"], completion["qguide"]
     message: Json = {"role": "assistant", "content": reply_text(choice["message"])}
     if thinks and (thoughts := thoughts_in(choice["message"])):

@@ -176,11 +176,7 @@ def _chat_call(item: _Item) -> Json:
 
 
 def output_of(choice: Json, names: Names, status: str, *, summarized: bool = False) -> list[Json]:
-    """Items of a chat's choice: its reasoning, its text, its tool calls.
-
-    Args:
-        summarized: the caller wants a summary of the reasoning, in place of which it gets all.
-    """
+    """Items of a chat's choice: its reasoning (all of it as the summary if one is wanted), its text, its tool calls."""
     message = choice["message"]
     thoughts = thoughts_in(message)
     items = [_reasoning(thoughts[1], summarized=summarized)] if thoughts else []

@@ -272,11 +272,7 @@ _LOGPROBS: Final = "message.output_text.logprobs"
 
 
 def request_of(chat: Json, native: Mapping[str, Any] | None = None) -> Json:
-    """The request that asks for the same as a chat completion's, whose answer is not stored.
-
-    Args:
-        native: the input and parameters in this dialect, if they came in it.
-    """
+    """The request for the same as a chat completion's, with a `native` input as it came; the answer is not stored."""
     parameters = {name: value for name, value in chat.items() if name not in _OWN}
     longest = chat.get("max_completion_tokens") or chat.get("max_tokens")
     own = {"temperature": chat.get("temperature"), "max_output_tokens": longest}
@@ -292,11 +288,7 @@ def _input(rows: Sequence[Mapping[str, Any]]) -> list[Json]:
 
 
 def _items(row: Mapping[str, Any], kinds: dict[str, str]) -> Iterator[Json]:
-    """The items of a turn.
-
-    Args:
-        kinds: kind of each call so far, by its id.
-    """
+    """The items of a turn; the kinds of its calls are noted by their ids, for the results."""
     role = row["role"]
     if role in ("tool", "function"):
         call_id = row.get("tool_call_id") or ""

@@ -88,12 +88,7 @@ Tokens = list[dict[str, Any]] | None
 def passed_on(
     parameters: Mapping[str, object], dialect: DialectName, *, without_effect: frozenset[str], unknown: frozenset[str]
 ) -> dict[str, Any]:
-    """A chat completion's parameters, without those that say nothing in this dialect.
-
-    Args:
-        without_effect: names that the dialect does not know and that may be left out.
-        unknown: names that it does not know and that would change the answer.
-    """
+    """A chat's parameters without those that have no effect here; `unknown` ones would change the answer: refused."""
     given = {k: v for k, v in parameters.items() if v is not None and k not in without_effect}
     for name in sorted(unknown & given.keys()):
         if given.pop(name) not in _NEUTRAL:
@@ -282,11 +277,7 @@ class OpenCalls:
                 self._ids.setdefault(name, deque()).append(call["id"])
 
     def answered_by(self, name: str, call_id: str | None) -> str | None:
-        """The id of the call that a result answers, which is then no longer open.
-
-        Args:
-            name: of the call; "" for any.
-        """
+        """The id of the call of that name ("": any) that a result answers, which is then no longer open."""
         same = self._ids.get(name, deque())
         while same and not self._open[same[0]]:
             same.popleft()

@@ -121,13 +121,7 @@ class SegmentGroup:
         ]
 
     def chunks(self, like: Tensor, *, only_read: bool, window: int | None, partly: Columns) -> list[Chunk]:
-        """Its rows in chunks.
-
-        Args:
-            only_read: leave out the rows whose outputs are not read.
-            window: hide what is so far from a row.
-            partly: columns before its own that lie behind some rows' windows.
-        """
+        """Its rows in chunks, behind a window also of the columns `partly`, which only some of them see."""
         at_once = _ROWS_AT_ONCE.get(like.device.type, _ROWS_ELSEWHERE)
         found = []
         for segment in self.segments:
@@ -267,14 +261,7 @@ def packed_attention(
     scaling: float | None = None,
     **kwargs: Any,
 ) -> tuple[Tensor, None]:
-    """Attention of a packed row under `metadata`; without one, the stock SDPA attention.
-
-    Args:
-        query: (1, H, N, D); key and value: (1, Hkv, N, D), positions already applied.
-
-    Returns:
-        (1, N, H, D) and no weights.
-    """
+    """Attention (1, N, H, D) of a packed row under `metadata`; without one, the stock SDPA attention."""
     _refuse_unknown(kwargs)
     softcap, sinks_H = kwargs.get("softcap"), kwargs.get("s_aux")
     if metadata is None:

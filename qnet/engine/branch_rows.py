@@ -40,13 +40,7 @@ _active = _Active()
 
 
 class BranchRow:
-    """Layout of one row.
-
-    Args:
-        stem: tokens of the history that are read here.
-        branches: tokens of each branch, at least one.
-        known: tokens of the history that were read before.
-        device: of the model that reads the row.
+    """Layout of one row: a `stem` of history behind `known` tokens, and the tokens of each branch, at least one.
 
     Attributes:
         states: by recurrence, (branches, …), those behind the branches.

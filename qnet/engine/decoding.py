@@ -134,11 +134,7 @@ class _Session:
 
 
 def draw(model: PackedModel, jobs: Sequence[DrawsAfter], stop_token_ids: frozenset[int]) -> int:
-    """Fill in every draw of every job.
-
-    Returns:
-        How many history tokens had to be computed.
-    """
+    """Fill in every draw of every job; returns how many history tokens had to be computed."""
     return finish(draw_passes(model, jobs, stop_token_ids))
 
 

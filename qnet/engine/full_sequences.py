@@ -123,12 +123,9 @@ class FullSequenceModel(Generic[Found]):
     """A model that computes each request's whole sequences.
 
     Args:
-        model: a trunk, or with `logits` a causal LM.
         digest: applied to each continuation at once, so that its outputs are not kept.
         tokens_per_forward: maximum number of tokens of one forward pass, padding included; a
             sequence that cannot be cut is one pass, however long.
-        logits: read logits instead of last hidden states.
-        cache_bytes: budget of the states kept between calls.
 
     Attributes:
         way: how it runs; see the module.
@@ -168,12 +165,7 @@ class FullSequenceModel(Generic[Found]):
     def run(
         self, requests: Sequence[Continuations], spent: Counter[int], known: Counter[int]
     ) -> Slices[list[list[Found]]]:
-        """The digests of each request's continuations; a slice is one forward pass.
-
-        Args:
-            spent: tokens by request, to which those of each pass are added, without padding.
-            known: the same for tokens that had been computed before.
-        """
+        """Digests of each request's continuations, a pass a slice; tokens `spent` and `known` are added by request."""
         room = 0 if self.way == "alone" else self._tokens_per_forward
         passes = _Passes(room, spent, known, self._digest, [{} for _ in requests])
         return (yield from self._run(self.way, requests, passes))
@@ -246,12 +238,7 @@ class FullSequenceModel(Generic[Found]):
     def _read(
         self, request: Continuations, end: int, before: RecurrentState | None, tails: Sequence[list[int]] = ()
     ) -> tuple[RecurrentState, Sequence[Tensor]]:
-        """Compute a history up to one of its tokens, and keep the state behind it.
-
-        Returns:
-            The state, and the outputs (A, …) at continuations in the same row: those of a trunk
-            at their last tokens alone.
-        """
+        """The state behind a history up to `end`, which is kept, and outputs (A, …) at continuations in that row."""
         known, history = before.length if before else 0, request.history[:end]
         device, options = self._model.device, dict[str, Any]()
         row = BranchRow(end - known, [len(tail) for tail in tails], known, device)
@@ -299,11 +286,7 @@ class FullSequenceModel(Generic[Found]):
                 passes.keep(row, outputs_KX[begin - first : len(row) - first])
 
     def _forward(self, rows: Sequence[list[int]], keep: int, before: RecurrentState | None) -> Tensor:
-        """Outputs (B, K, …) at the last `keep` columns of a padded batch.
-
-        Args:
-            before: that of the tokens before all rows; None if there are none.
-        """
+        """Outputs (B, K, …) at the last `keep` columns of a padded batch."""
         longest = max(map(len, rows))
         padded_BT = [row + [0] * (longest - len(row)) for row in rows]
         options: dict[str, Any] = {"use_cache": before is not None}

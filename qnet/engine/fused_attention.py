@@ -58,11 +58,7 @@ class Session:
         first.buffer.write(layer, first.column, key_HTD, value_HTD)
 
     def attend(self, layer: int, query_HTD: Tensor, *, scale: float | None, only_read: bool) -> Tensor:
-        """Attention of its rows, (T, H, D).
-
-        Args:
-            only_read: compute the rows that are read alone; the others are zeros.
-        """
+        """Attention of its rows, (T, H, D); with `only_read` of those that are read, and zeros for the others."""
         heads, tokens, _ = query_HTD.shape
         keys_KCD, values_KCD = self._columns(layer)
         read = self._read(query_HTD.device) if only_read else None
@@ -138,12 +134,7 @@ def sessions(segments: Sequence["PackedSegment"]) -> list[Session]:
 def attend_sessions(
     found: Sequence[Session], layer: int, states: tuple[Tensor, Tensor, Tensor], scale: float | None, *, only_read: bool
 ) -> Tensor:
-    """Attention of a packed row, (1, N, H, D).
-
-    Args:
-        states: queries (H, N, D), keys and values (Hkv, N, D).
-        only_read: rows that are not read may be zeros.
-    """
+    """Attention of a packed row, (1, N, H, D), of queries (H, N, D) to keys and values (Hkv, N, D)."""
     query_HND, key_HND, value_HND = states
     # All write before any looks back: one may see columns that another one fills here.
     for session in found:

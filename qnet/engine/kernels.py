@@ -181,11 +181,7 @@ def plain_attention(
     softcap: float | None,
     sinks_H: Tensor | None,
 ) -> tuple[Tensor, None]:
-    """Attention of ordinary batches, (B, T, H, D), where torch's kernels know no softcap or sinks.
-
-    Args:
-        mask: true or 0 where a token sees another; None is causal.
-    """
+    """Attention of ordinary batches, (B, T, H, D), with softcap or sinks, which torch's kernels do not know."""
     repeats = query.shape[1] // key.shape[1]
     key, value = (t.repeat_interleave(repeats, dim=1) for t in (key, value))
     scores = query @ key.transpose(2, 3) * (query.shape[-1] ** -0.5 if scaling is None else scaling)

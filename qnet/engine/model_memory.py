@@ -52,13 +52,7 @@ class ScoringMemory:
 def scoring_memory(
     config: PretrainedConfig, *, history: int, tokens_per_forward: int, dtype: torch.dtype, candidates: int = 0
 ) -> ScoringMemory:
-    """Measure scoring.
-
-    Args:
-        history: tokens of a history.
-        tokens_per_forward: longest packed row of a forward pass, at the end of a history.
-        candidates: of a step, whose states a hybrid keeps until the next.
-    """
+    """Measure scoring behind a history of so many tokens; a hybrid keeps each candidate's state until the next step."""
     register()
     with torch.device("meta"):
         trunk: PreTrainedModel = AutoModel.from_config(config, dtype=dtype).eval()
@@ -89,12 +83,9 @@ def scoring_memory(
 
 @contextmanager
 def in_float32(model: PreTrainedModel) -> Iterator[None]:
-    """Within this, a model of half precision has float32 weights, of the same values.
+    """Within this, a model of half precision has float32 weights of the same values, or a `MemoryError`.
 
     Half precision rounds by as much as a state that is lost may change on a short history.
-
-    Raises:
-        MemoryError: they would not fit.
     """
     tensors = chain(model.parameters(), model.buffers())
     halves = [(t, t.dtype) for t in tensors if t.dtype in (torch.bfloat16, torch.float16)]

@@ -59,9 +59,6 @@ class PackedModel:
 
     Args:
         read: how outputs are read: `logits_of(model)` or `hidden_states_of(trunk)`.
-        trunk: the module whose attention is packed.
-        cache_bytes: budget of the prefixes kept between calls.
-        tokens_per_forward: longest packed row of one forward pass.
 
     Attributes:
         context: most tokens of a sequence; a window, where it is not known which layers have it.
@@ -85,12 +82,7 @@ class PackedModel:
 
     @contextmanager
     def lease(self, histories: Sequence[Salted], fresh_tokens: Sequence[int], *, spare: int) -> Iterator[list[Entry]]:
-        """Entries for these histories, kept afterwards, or dropped after a failure.
-
-        Args:
-            fresh_tokens: what `compute_beginnings` returned for them.
-            spare: how many last tokens are computed again even where they are known.
-        """
+        """Entries for these histories less their last `spare` tokens; kept afterwards, or dropped after a failure."""
         entries: list[Entry] = []
         try:
             for (salt, token_ids), tokens in zip(histories, fresh_tokens, strict=True):
@@ -107,11 +99,7 @@ class PackedModel:
 
     @torch.inference_mode()
     def compute_beginnings(self, histories: Sequence[Salted], *, spare: int) -> Passes[list[int]]:
-        """Compute the prefixes that several of these histories share and that are not cached yet.
-
-        Returns:
-            How many tokens that took, each for one of the histories that begin with it.
-        """
+        """Compute uncached prefixes that several of these histories share; how many tokens that took, by history."""
         computed = [0] * len(histories)
         # Sorted, because then the longest beginning that a history shares with any other it shares
         # with a neighbour.
@@ -295,11 +283,7 @@ class PackedModel:
 
     @torch.inference_mode()
     def _probe(self, trunk: PreTrainedModel, *, every: int = 1) -> float:
-        """Distance of packed outputs from ordinary ones, relative to the largest.
-
-        Args:
-            every: reads the first of so many tokens.
-        """
+        """Distance of packed outputs from ordinary ones at `every` so many tokens, relative to the largest."""
         length = min(_PROBE_TOKENS, self.context)
         # All different, so that outputs of a wrong place show.
         tokens = [(7 * i + 1) % int(trunk.config.vocab_size) for i in range(length)]

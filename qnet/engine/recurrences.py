@@ -30,12 +30,7 @@ _KIMI_CHUNK: Final = 16
 def causal_convolution(
     hidden_states: Tensor, weight: Tensor, bias: Tensor | None = None, activation: str | None = None, **_: Any
 ) -> Tensor:
-    """Depthwise convolution of each token and the K - 1 before it.
-
-    Args:
-        hidden_states: (B, C, T), as is what comes back.
-        weight: (C, K); bias is (C).
-    """
+    """Depthwise convolution, (B, C, T), of each token and the K - 1 before it, by weights (C, K) and a bias (C)."""
     taps, tokens = weight.shape[-1], hidden_states.shape[-1]
     # Channels last, as the linear layers around it have them: sums of rows, and no transposition.
     padded_BTC = F.pad(hidden_states.transpose(1, 2), (0, 0, taps - 1, 0)).to(weight.dtype)

@@ -34,11 +34,7 @@ MULTIPLE: Final = 32
 
 
 class Stack:
-    """Copies of some columns of buffers, about as many of each, and the columns that are new since.
-
-    Args:
-        columns: of each buffer: up to the last one that is known.
-    """
+    """Copies of these columns of buffers, about as many of each, and the columns that are new since."""
 
     # What is known is read from the first byte to the last in each pass. Room behind each head's
     # columns would stop the CPU's prefetching, which took twice the time; so what is new lies apart.
@@ -130,11 +126,7 @@ def _copies(buffers: Sequence[KVBuffer], columns: Sequence[range], *, most: int)
 
 
 class Beginnings:
-    """Copies of columns with which conversations of a stack begin, each for several of them.
-
-    Args:
-        families: buffers with one beginning each, and how many columns it has.
-    """
+    """Copies of the columns, so many of each family of buffers, with which conversations of a stack begin."""
 
     def __init__(self, families: Sequence[tuple[Sequence[KVBuffer], int]]) -> None:
         self._places = {id(buffer): place for place, (family, _) in enumerate(families) for buffer in family}
@@ -235,9 +227,6 @@ def attend_beginnings(
 class StackedRows:
     """Neighbours in the packed row whose buffers lie in one stack: one token each, or several under a bias.
 
-    Args:
-        start: index of their first row.
-
     Attributes:
         rows: where they are in the packed row.
     """
@@ -263,12 +252,7 @@ class StackedRows:
     def attend(
         self, layer: int, states: tuple[Tensor, Tensor, Tensor], scoring: Scoring, beginnings: PartialAttention | None
     ) -> Tensor:
-        """Attention of the rows, (T, H, D), whose keys and values are written to the stack.
-
-        Args:
-            states: queries, scaled, (H, T, D), keys and values (Hkv, T, D).
-            beginnings: attention of the rows to what several conversations begin with, (T, H, D) and (T, H).
-        """
+        """Attention (T, H, D) of scaled queries (H, T, D) to keys and values (Hkv, T, D), which the stack keeps."""
         query_HTD, key_HTD, value_HTD = states
         self._stack.write(layer, self._place_T + self._places.start, self._new_T, key_HTD, value_HTD)
         places = len(self._bias_SLC)

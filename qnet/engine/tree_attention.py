@@ -58,11 +58,7 @@ class TreeMask:
         return len(self.enter_T)
 
     def sees(self, window: int | None = None) -> Sees:
-        """Visibility by indices of rows and columns.
-
-        Args:
-            window: hide what lies as many positions before a token, or more.
-        """
+        """Visibility by indices of rows and columns; a `window` hides what lies as many positions before a token."""
         enter_T, leave_T, positions_T = self.enter_T, self.leave_T, self.positions_T
         # A tensor instead of a condition: FlexAttention compiles one kernel for all windows.
         oldest_T = positions_T - (len(self) if window is None else window - 1)
@@ -105,11 +101,7 @@ class TreeMask:
         )
 
     def of_layers(self, config: PretrainedConfig) -> TrunkMask:
-        """The mask as a trunk takes it: one, or one by kind of layer where some have windows.
-
-        Args:
-            config: the trunk's; its attention decides between blocks and dense masks.
-        """
+        """The mask, dense or by blocks, as a trunk takes it: one, or one by kind of layer where some have windows."""
         window = window_of(config)
         if window is None:
             return self._of_layer(config, None)
@@ -202,11 +194,7 @@ _DROPOUTS = ("attention_dropout", "attn_pdrop", "attention_probs_dropout_prob")
 def tree_attention(
     module: nn.Module, query: Tensor, key: Tensor, value: Tensor, attention_mask: BlockMask, **kwargs: Any
 ) -> tuple[Tensor, Tensor | None]:
-    """FlexAttention as transformers calls it, with one data type for queries, keys and values.
-
-    Args:
-        query: (B, H, T, D); key and value: (B, Hkv, T, D), positions already applied.
-    """
+    """FlexAttention as transformers calls it, with one data type for queries, keys and values."""
     # In mixed precision the rotation by float32 angles makes float32 queries and keys beside values
     # in bfloat16, which FlexAttention refuses before torch 2.13.
     attended: tuple[Tensor, Tensor | None] = flex_attention_forward(
@@ -216,13 +204,10 @@ def tree_attention(
 
 
 def use_block_masks(model: PreTrainedModel, device: torch.device) -> bool:
-    """Let a trunk that runs on a CUDA device attend to trees by block masks.
+    """Let a trunk that runs on a CUDA device attend to trees by block masks; True if it does now.
 
     On other devices, and where the architecture does not support FlexAttention, drops attention
     weights at random or has heads of fewer than 16 numbers, masks stay dense.
-
-    Returns:
-        True if it attends by block masks now.
     """
     narrow = head_size_of(model.config) < _LEAST_HEAD_SIZE
     if device.type != "cuda" or narrow or not takes_block_masks(model):

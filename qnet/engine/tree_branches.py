@@ -40,11 +40,7 @@ class RunRows(Protocol):
     """One forward pass over rows of tokens, padded with zeros."""
 
     def __call__(self, ids_BT: Tensor, read_N: Tensor, **options: Any) -> tuple[Tensor, Any]:
-        """Outputs (N, …) at some of the B * T tokens, and the model's own output.
-
-        Args:
-            options: for the model's forward.
-        """
+        """Outputs (N, …) at some of the B * T tokens, and the model's own output."""
         ...
 
 
@@ -86,14 +82,11 @@ def read_alike(model: PreTrainedModel) -> None:
 
 
 def outputs_of_tree(model: PreTrainedModel, run: RunRows, tree: TokenTrie, wanted: Sequence[int]) -> Tensor:
-    """(N, …) outputs at some of a tree's distinct tokens.
+    """(N, …) outputs at the distinct tokens of a tree that have the wanted indices.
 
     No pass over several rows has more tokens than the tree (or 2,048, if that is more), padding
     included. With gradient checkpointing, each of several passes is computed again in the backward
     pass.
-
-    Args:
-        wanted: indices of the tokens.
     """
     branches = len(set(tree.before)) < len(tree)
     if branches and model not in _read_alike and not _checkpoints(model) and reads_branches(model):
@@ -158,12 +151,7 @@ class _Passes:
         use_cache: bool = False,
         again: bool = False,
     ) -> Any:
-        """Run rows of a tree's tokens in one pass; returns the cache that it leaves, if it has one.
-
-        Args:
-            state: that of the tokens before all rows.
-            again: compute the pass a second time in the backward pass, instead of keeping it.
-        """
+        """Run rows of tokens behind a state, `again` in the backward pass if so wanted; the cache that they leave."""
         # Behind a state; without one, a single token takes the same path as many.
         longest = max(max(map(len, rows)), _LEAST_COLUMNS if state else 1)
         ids = [[self.tree.token_ids[i] for i in row] + [0] * (longest - len(row)) for row in rows]
@@ -292,11 +280,7 @@ def _run(model: PreTrainedModel, ids_BT: Tensor, read_N: Tensor, **options: Any)
 def batches_of_like_length(
     rows: Iterable[Row], length: Callable[[Row], int], room: int, *, most: int | None = None
 ) -> Iterator[list[Row]]:
-    """Rows of similar length together, at least one, and up to so many tokens with padding.
-
-    Args:
-        most: rows of a batch; None is no limit of its own.
-    """
+    """Rows of similar length together: one or more, at most `most`, and up to `room` tokens with padding."""
     batch: list[Row] = []
     for row in sorted(rows, key=length):
         if batch and (len(batch) == most or length(row) * (len(batch) + 1) > room):

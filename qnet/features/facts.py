@@ -71,13 +71,7 @@ class Facts:
 
 
 def facts_in(texts: Sequence[Answer], opening: str, words: tuple[str, ...], hasher: Hasher) -> Facts:
-    """The facts of a state.
-
-    Args:
-        texts: the last observations, each with the words of the action before.
-        opening: the message that states the task.
-        words: of the task.
-    """
+    """The facts of a state."""
     of_task = hasher.known(_newest([opening], hasher, words), TASK_FACT)[:_MOST_TASK_FACTS]
     observed = hasher.known(_newest([text for _, text in texts], hasher, words), FACT)[-_MOST_FACTS:]
     told = hasher.hashes(dict.fromkeys((*of_task, *observed)))

@@ -135,12 +135,7 @@ class Hasher:
         return np.array([self._hash(text[:_MOST_CHARACTERS]) for text in texts], np.uint64)
 
     def known(self, words: Iterable[str], kind: str = "") -> list[str]:
-        """The words or facts of a state that are in the vocabulary.
-
-        Args:
-            words: of a state.
-            kind: `TASK` for those of a task, which have a vocabulary of their own; for facts `FACT`, `TASK_FACT`.
-        """
+        """The words of a state that are in the vocabulary of their kind: plain, `TASK`, `FACT` or `TASK_FACT`."""
         if self._known is None:
             return list(words)
         return [word for word in words if self._hash(entry(word, kind)) in self._known]

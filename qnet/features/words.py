@@ -221,11 +221,7 @@ def surroundings(text: str, concern: Collection[str]) -> list[tuple[str, str]]:
 
 
 def action_words(reply: Message, seen: str = "") -> ActionWords:
-    """The part of a reply that acts, as words.
-
-    Args:
-        seen: what the agent read last; the number of a choice that it lists is read as that choice.
-    """
+    """The part of a reply that acts, as words; the number of a choice listed in what was `seen` is that choice."""
     if reply.tool_calls:
         named = [pair for call in reply.tool_calls for pair in _call_words(call)]
         first = reply.tool_calls[0].name.lower()

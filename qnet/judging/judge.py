@@ -97,9 +97,6 @@ _Read = Callable[[Candidate], tuple[tuple[float, ...], Verdict | None]]
 class Judge:
     """A prompted chat model as a scorer; owned by one event loop.
 
-    Args:
-        upstream: answers the questions; closed by whoever made it.
-
     Attributes:
         observe: called at the end of each request with its tokens.
     """
@@ -142,18 +139,7 @@ class Judge:
         return self._prompt.size(request, ranks=self.ranks, context=self.context)
 
     async def score(self, request: ScoreRequest) -> ScoreResult:
-        """Q of each candidate, in [0, 1]; equal candidates are judged once.
-
-        Raises:
-            HistoryTooLongError: the conversation exceeds the settings' context, or the upstream
-                says that it exceeds its own.
-            InvalidCandidatesError: there are no candidates, a single one to rank, or observations.
-            JudgeAnswerError: an answer holds no score.
-            JudgeBudgetError: the step would exceed a limit of the settings.
-            JudgeBusyError: the upstream takes no more requests now.
-            JudgeRefusedError: the upstream says that the question is wrong.
-            UpstreamError: the upstream failed, was silent or is unreachable.
-        """
+        """Q of each candidate, in [0, 1]; equal candidates are judged once."""
         unique = distinct(request.candidates)
         self._require_judgeable(request, len(unique.messages))
         self._require_fit(replace(request, candidates=unique.messages))

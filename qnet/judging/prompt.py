@@ -95,12 +95,7 @@ class JudgePrompt:
         return self._ask(history, [_CANDIDATES, *lines], question)
 
     def size(self, request: ScoreRequest, *, ranks: bool, context: int) -> RequestSize:
-        """Estimated tokens of the longest question of a request.
-
-        Args:
-            ranks: all candidates are in one question.
-            context: most tokens of a question.
-        """
+        """Estimated tokens of the longest question of a request, which has all candidates if the judge `ranks` them."""
         candidates = [_estimate(_line(text=message.text)) for message in request.candidates]
         asked = RANK_QUESTION if ranks else self.score_question
         question = _estimate(self.instructions) + _estimate(asked)

@@ -135,12 +135,7 @@ def save_checkpoint(
 
 
 def load_policy(directory: Path, *, dtype: torch.dtype = torch.float32, device: str = "cpu") -> LoadedPolicy:
-    """A causal LM and its renderer.
-
-    Raises:
-        CheckpointError: see `read_manifest`; also a manifest of another kind, weights that do
-            not fit the configuration or are not finite.
-    """
+    """A causal LM and its renderer; a `CheckpointError` for weights that do not fit or are not finite."""
     directory = model_folder(directory)
     manifest = read_manifest(directory)
     _expect_kind(directory, manifest, "policy")
@@ -164,13 +159,7 @@ def load_q_model(
     device: str = "cpu",
     kinds: Sequence[Kind] = ("qnet", "implicit-q", "ensemble"),
 ) -> LoadedQModel:
-    """A Q model of the kind that its manifest names, and its renderer.
-
-    Raises:
-        CheckpointError: see `load_policy`; a Q model without a manifest is refused unless it is a
-            sequence classifier with one label, and so is one whose Q is read elsewhere or whose
-            file holds weights that the model lacks.
-    """
+    """A Q model of the kind that its manifest names, or a sequence classifier with one label, and its renderer."""
     directory = model_folder(directory)
     manifest = read_manifest(directory)
     if manifest is None:

@@ -70,12 +70,7 @@ def exported_mark(manifest: Manifest) -> dict[str, Any]:
 
 
 def classifier_manifest(directory: Path, config: PretrainedConfig, *, name: str = "", omit: str = "") -> Manifest:
-    """The manifest that a classifier's folder does not have, with the hashes of its files.
-
-    Args:
-        name: "" takes the folder's or the hub's.
-        omit: suffix of files that are left out.
-    """
+    """The manifest that a classifier's folder does not have, with hashes of all files but those with suffix `omit`."""
     read = (path for path in loadable_files(directory) if path.suffix != omit)
     files = {path.name: sha256_of(path) for path in read}
     try:
@@ -125,11 +120,7 @@ class RemoteClassifier:
 
 
 def load_remote_classifier(directory: Path, *, name: str) -> RemoteClassifier:
-    """The tokenizer and configuration of a classifier's folder, which need not hold its weights.
-
-    Args:
-        name: what the server calls the classifier.
-    """
+    """The tokenizer and configuration of a classifier's folder, which need not hold its weights."""
     directory = model_folder(directory)
     if read_manifest(directory) is not None:
         raise CheckpointError(

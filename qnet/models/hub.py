@@ -25,13 +25,7 @@ def is_hub_name(model: str) -> bool:
 
 
 def model_folder(model: str | Path) -> Path:
-    """The folder of a model: the one that is named, or the hub's snapshot of that name.
-
-    Raises:
-        CheckpointError: the folder is a run's, whose model lies inside; or there is no such folder,
-            and the name is none of the hub's, or the hub cannot be reached, has no such model, or
-            has it without safetensors.
-    """
+    """The folder of a model: the one that is named, or the hub's snapshot of that name; else a `CheckpointError`."""
     folder = Path(model)
     name = _NAME.fullmatch(str(model))
     if folder.exists() or name is None:

@@ -108,11 +108,7 @@ class QNet(PreTrainedModel):
 
     @classmethod
     def from_trunk(cls, trunk: Path, *, empty: bool = False, **head: Any) -> "QNet":
-        """A new head, by the fields of `QNetConfig`, on the trunk of any Hugging Face causal LM folder.
-
-        Args:
-            empty: leave out all weights, which come from another process.
-        """
+        """A new head, by fields of `QNetConfig`, on the trunk of a causal LM folder; `empty` leaves out all weights."""
         loaded = load_trunk(trunk, empty=empty)
         with torch.device("meta" if empty else "cpu"):
             qnet = cls(QNetConfig(trunk=fields_of(loaded.config), **head))

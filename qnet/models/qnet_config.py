@@ -71,12 +71,7 @@ def fields_of(config: PretrainedConfig) -> dict[str, Any]:
 
 
 def nested_config(fields: dict[str, Any], part: str) -> PretrainedConfig:
-    """The configuration object of one part of a Q model.
-
-    Args:
-        fields: what config.json says of it.
-        part: where it says so: trunk, policy or reference.
-    """
+    """The configuration of one part of a Q model (trunk, policy or reference), by its fields in config.json."""
     others = dict(fields)
     model_type = others.pop("model_type", None)
     others.pop("dtype", None)  # of the weights it came from; whoever loads it chooses anew

@@ -27,11 +27,7 @@ Array = NDArray[np.float32]
 
 
 class ArrayHead:
-    """The value head in float32.
-
-    Args:
-        weights: by the names that `ValueHead` gives them, in the shapes of `head_shapes`.
-    """
+    """The value head in float32, of weights that have `ValueHead`'s names and the shapes of `head_shapes`."""
 
     def __init__(self, config: QNetConfig, weights: Mapping[str, Array]) -> None:
         self.features: HeadFeatures = config.head_features

@@ -38,11 +38,7 @@ def read_text_config(model: str) -> PretrainedConfig:
 
 
 def load_causal_lm(folder: Path, *, empty: bool = False) -> PreTrainedModel:
-    """The causal LM of a folder, in float32.
-
-    Args:
-        empty: `without_weights`.
-    """
+    """The causal LM of a folder, in float32; an `empty` one is `without_weights`."""
     if empty:
         return without_weights(model_folder(folder), AutoModelForCausalLM)
     model: PreTrainedModel = CausalLM.from_pretrained(model_folder(folder), **_FLOAT32)
@@ -62,11 +58,7 @@ def without_weights(folder: Path, auto_class: Any) -> PreTrainedModel:
 
 
 def load_trunk(folder: Path, *, empty: bool = False) -> PreTrainedModel:
-    """The causal LM of a folder without its output layer, in float32.
-
-    Args:
-        empty: `without_weights`.
-    """
+    """The causal LM of a folder without its output layer, in float32; an `empty` one is `without_weights`."""
     folder = model_folder(folder)
     if empty:
         return without_weights(folder, AutoModel)

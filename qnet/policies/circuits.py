@@ -26,12 +26,7 @@ from qguide.qnet.work import NOBODY, current_tenant, work_group
 
 
 class CircuitOpenError(Exception):
-    """The circuit is open, or half-open with a probe of another caller.
-
-    Args:
-        wait_s: seconds until a call may be admitted.
-        caller: whose circuit it is; None is that of all.
-    """
+    """The circuit of a caller (None: of all) is open for `wait_s`, or half-open with a probe of another caller."""
 
     def __init__(self, wait_s: float, *, caller: str | None = None) -> None:
         super().__init__(f"the circuit is open for {wait_s:.1f} s")
@@ -65,7 +60,6 @@ class CircuitBreaker:
     is now.
 
     Args:
-        failures: in a row, after which the circuit opens.
         open_s: time without any call after an opening; also how long a probe keeps other callers
             from probing, so that a slow completion does not shut them out.
     """
@@ -96,14 +90,11 @@ class CircuitBreaker:
         return max(0.0, since + self._open_s - self._clock())
 
     async def admit(self) -> Admission:
-        """Let a call begin.
+        """Let a call begin, or raise a `CircuitOpenError`.
 
         A call that is drawn together with the probe waits for the probe's outcome. To refuse it
         would fail the draw and so cancel the probe: for a caller who draws candidates in parallel
         the circuit would never close.
-
-        Raises:
-            CircuitOpenError: no call may begin now.
         """
         group = work_group()
         # Asked again after each wake: another draw of the group may be the probe by then.
@@ -181,9 +172,6 @@ class UpstreamCircuits:
 
     Every call that `admit` lets through ends with one of `succeed`, `fail`, `time_out` and
     `abandon`. Callers are told apart by `Tenant.name` and never dropped: they are few.
-
-    Args:
-        failures: of one caller in a row, after which its circuit opens.
     """
 
     def __init__(self, *, failures: int, open_s: float, clock: Callable[[], float] = time.monotonic) -> None:
@@ -280,11 +268,7 @@ _log = logging.getLogger(__name__)
 
 
 class NSupport:
-    """Counts draws by `n` that failed although the same request without it was answered.
-
-    Args:
-        is_supported: False if `n` is never to be sent.
-    """
+    """Counts draws by `n` that failed although the same request without it was answered."""
 
     def __init__(self, upstream: str, *, is_supported: bool, clock: Callable[[], float] = time.monotonic) -> None:
         self._upstream = upstream

@@ -83,12 +83,7 @@ spread of the candidates, thoughts and effort. An answer is right without."""
 
 
 async def failure_of(response: httpx.Response, name: str, *, is_patient: bool) -> QGuideError:
-    """The error that an answer other than a 200 means to the caller.
-
-    Args:
-        name: of the upstream.
-        is_patient: any failure of the server's may be tried again.
-    """
+    """The error that an answer other than a 200 means; to a patient caller any failure of the server's may pass."""
     status = response.status_code
     if status in FORBIDDEN:
         return UpstreamError(f"upstream {name} refused this server's key with {status}")
@@ -146,11 +141,7 @@ def refused_parameters(error: UpstreamRefusedError, sent: Mapping[str, Any]) -> 
 def without_refused(
     body: Mapping[str, Any], refused: Iterable[frozenset[str]]
 ) -> tuple[dict[str, Any], tuple[str, ...]]:
-    """The request without what its upstream does not take, and the names of that but for the stream.
-
-    Args:
-        refused: parameters that were refused together; of such a group only the first goes.
-    """
+    """The request without what was refused (of a group the first alone), and the names of that but for the stream."""
     sent, left_out = dict(body), []
     for group in refused:
         if all(_fields_of(name, sent) for name in group):

@@ -51,15 +51,10 @@ class OpenAICompatiblePolicy:
     Errors name the upstream by `name` and never its address or key.
 
     Args:
-        url: base URL, to which the dialect's path is appended; the operator's, never a caller's.
-        model: its name at the upstream.
-        takes_n: False sends one request per candidate.
         dialect: form of requests and answers; None is chat completions.
         takes_cache_salt: True sends the caller's, which vLLM knows and OpenAI refuses.
         caches: it caches prompts up to a breakpoint, which the first candidate writes.
         streams: ask for answers as streams, so that only silence is a timeout.
-        transport: httpx's, for tests.
-        clock: monotonic seconds, of the circuit breaker and of what is known about `n`.
     """
 
     def __init__(
@@ -108,14 +103,7 @@ class OpenAICompatiblePolicy:
         )
 
     async def sample(self, history: History, *, n: int, sampling: Sampling) -> list[Candidate]:
-        """Draw `n` candidates.
-
-        Raises:
-            InvalidCandidatesError: n is below 1.
-            HistoryTooLongError: the upstream says that the history leaves no room for a reply.
-            UpstreamRefusedError: the upstream says that the request is wrong.
-            UpstreamError: it failed, was silent, is unreachable or busy.
-        """
+        """Draw `n` candidates."""
         if n < 1:
             raise InvalidCandidatesError(f"n is {n}; draw at least 1 candidate")
         # For the breaker, which counts the failures of one step once.
@@ -163,12 +151,7 @@ class OpenAICompatiblePolicy:
     async def forward(
         self, method: str, path: str, content: bytes, kind: str, query: Mapping[str, str]
     ) -> httpx.Response:
-        """The answer to a caller's own request, whatever it is.
-
-        Args:
-            path: one that the operator allows.
-            kind: media type of the content; "" for none.
-        """
+        """The answer to a caller's own request, whatever it is, on a path that the operator allows."""
         headers = {"Content-Type": kind} if kind else {}
         response = await self._http.send(method, path, content, headers, query=query, is_parsed=False)
         if response.status_code in FORBIDDEN:
@@ -253,11 +236,7 @@ class OpenAICompatiblePolicy:
     async def _ask(
         self, history: History, n: int, sampling: Sampling, begun: asyncio.Event | None = None
     ) -> list[Candidate]:
-        """At most `n` candidates from one request, retried where that is safe.
-
-        Args:
-            begun: set as soon as an answer begins.
-        """
+        """At most `n` candidates from one request, retried where that is safe; `begun` is set once an answer begins."""
         body = self._dialect.request_body(self.model, history, n=n, sampling=sampling)
         if self._marked and self._shares_cache(history):
             body = self._marked(body)

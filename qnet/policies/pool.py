@@ -52,9 +52,6 @@ def split_draws(names: Sequence[str], draws: int, *, known: Mapping[str, PolicyR
 
     Each draw is given to the policy whose mean outcome, drawn anew from its posterior, is the
     highest. So a policy draws as often as it is likely to be the best.
-
-    Args:
-        known: records by policy; one without a record is as likely to be good as to be bad.
     """
     nothing = PolicyRecord()
 
@@ -70,9 +67,6 @@ class PolicyPool:
 
     A policy that fails costs its own candidates only, and is not asked again: further draws of the
     step are the others'.
-
-    Args:
-        shares: name and policy, and how many of the step's candidates it draws.
 
     Attributes:
         names: of the policies; the first one draws the greedy candidate, if one is wanted.
@@ -91,11 +85,7 @@ class PolicyPool:
         self._turns = cycle([self.names[0], *order])
 
     async def sample(self, history: History, *, n: int, sampling: Sampling) -> list[Candidate]:
-        """Draw `n` candidates, fewer if a policy fails.
-
-        Raises:
-            QGuideError: all fail; the error of the first that did.
-        """
+        """Draw `n` candidates, fewer if a policy fails; if all do, the first one's error is raised."""
         drawn: list[Candidate] = []
         while not drawn:
             if len(self.failures) == len(self.names):

@@ -40,11 +40,6 @@ class TokenBudget:
     """
 
     def __init__(self, most_tokens: int) -> None:
-        """Start with nothing in flight.
-
-        Args:
-            most_tokens: bound for each replica.
-        """
         self._most = most_tokens
         self._in_flight: Counter[str] = Counter()
         self._replicas: dict[str, str] = {}
@@ -68,12 +63,7 @@ class TokenBudget:
             self._admit()
 
     def learn(self, session: str, replica: str) -> None:
-        """Note which replica answered a session, whose next requests are counted there.
-
-        Args:
-            session: one of a run's tasks; "" is no session, and tells nothing.
-            replica: "" if the answer did not say.
-        """
+        """Note which replica answered a session, whose next requests are counted there; "" of either tells nothing."""
         if session and replica:
             self._replicas[session] = replica
 

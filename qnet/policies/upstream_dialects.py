@@ -103,12 +103,7 @@ class Dialect:
     one_of: Callable[[Json, int], Json] = lambda answer, index: answer
 
     def request_body(self, model: str, history: History, *, n: int, sampling: Sampling) -> dict[str, Any]:
-        """Body of a request; settings that are None are left to the upstream.
-
-        Raises:
-            InvalidRequestError: the dialect cannot say something in the history.
-            UnsupportedParameterError: the dialect has no such parameter.
-        """
+        """Body of a request; settings that are None are left to the upstream."""
         known = {
             "n": n if n > 1 else None,
             "temperature": sampling.temperature,

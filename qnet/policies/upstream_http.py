@@ -38,11 +38,7 @@ class UnreachableError(UpstreamUnavailableError):
 
 
 class UpstreamHttp:
-    """Connections to one upstream.
-
-    Args:
-        url: base URL, to which paths are appended.
-    """
+    """Connections to one upstream."""
 
     def __init__(
         self,
@@ -115,7 +111,6 @@ class UpstreamHttp:
         """Send any request; its answer has any status.
 
         Args:
-            begun: set as soon as an answer begins.
             cut_off: gets what has arrived of a stream that is cancelled.
             is_parsed: the answer is JSON that is read here; False: it may be any bytes.
         """

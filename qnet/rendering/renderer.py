@@ -148,11 +148,7 @@ class Renderer:
         return self.encode_state(history, most_tokens=most_tokens).token_ids
 
     def encode_state(self, history: History, *, most_tokens: int | None = None) -> RenderedEpisode:
-        """The result of `encode_history`, and the places of its actions.
-
-        Args:
-            most_tokens: a history that is so long that it surely has more is not tokenized.
-        """
+        """The result of `encode_history`, and the places of its actions; a surely longer history is refused."""
         return self._join(self._exchanges(history, most_tokens), state=True)
 
     def exchange_tokens(self, history: History) -> list[int]:
@@ -201,11 +197,7 @@ class Renderer:
         return list(self.tokenizer.encode(text, add_special_tokens=False))
 
     def pieces(self, text: str, *, special: bool) -> Iterator[Piece]:
-        """Tokens of a plain text without a conversation around it, and where each stands.
-
-        Args:
-            special: add the special tokens with which the tokenizer frames a text.
-        """
+        """Tokens of a plain text without a conversation around it, framed by `special` ones, and where each stands."""
         if not self.tokenizer.is_fast:
             raise RenderingError("the tokenizer is a slow one, which does not say where tokens are")
         coded = self.tokenizer(text, add_special_tokens=special, return_offsets_mapping=True)
@@ -242,11 +234,7 @@ class Renderer:
         return text
 
     def _join(self, rendered: Sequence[_Rendered], *, state: bool) -> RenderedEpisode:
-        """Tokens of exchanges.
-
-        Args:
-            state: end with the generation prompt.
-        """
+        """Tokens of exchanges, with the generation prompt behind a `state`."""
         token_ids: list[int] = []
         spans: list[tuple[int, int]] = []
         for number, exchange in enumerate(rendered, 1):

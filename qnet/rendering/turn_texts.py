@@ -217,11 +217,7 @@ class TurnTexts:
             return self.observed([self._row(as_one_user(messages))])
 
     def answer(self, reply: Message, messages: Sequence[Message], *, before: Sequence[Message] = ()) -> Observed:
-        """The messages between a reply and the next one.
-
-        Args:
-            before: all messages before the reply; read where the text depends on the position.
-        """
+        """The messages between a reply and the next; those `before` are read where the text depends on its place."""
         try:
             return self.native_answer(reply, messages, before=before)
         except RenderingError:
@@ -318,11 +314,7 @@ class TurnTexts:
         return text_row(message.role, message.text, self.traits.style)
 
     def _rows(self, messages: Sequence[Message], *, thoughts: bool = False) -> list[Row]:
-        """A whole conversation.
-
-        Args:
-            thoughts: leave them in replies without calls, for the template to keep or drop.
-        """
+        """A whole conversation; with `thoughts` of replies without calls, for the template to keep or drop."""
         rows: list[Row] = []
         for reply, answers in exchanges(messages):
             if reply is None:

@@ -33,11 +33,7 @@ NaiveMember = NaiveScorer | NaiveImplicitScorer | FeatureScorer
 
 
 class NaiveEnsembleScorer(Scorer):
-    """The reference: the mean of the members' own references.
-
-    Args:
-        scales: of each member's values.
-    """
+    """The reference: the mean of the members' own references, each times its scale."""
 
     def __init__(self, name: str, members: Sequence[NaiveMember], scales: Sequence[float]) -> None:
         self.name = name
@@ -51,12 +47,7 @@ class NaiveEnsembleScorer(Scorer):
 
 
 class EnsembleScorer(CachingScorer):
-    """Scores with one member after the other, each with the histories that it keeps.
-
-    Args:
-        members: their fast scorers, which share the budget for histories.
-        scales: of each member's values.
-    """
+    """Scores with one member after the other, each with the histories that it keeps, times its scale."""
 
     def __init__(self, name: str, members: Sequence[CachingScorer], scales: Sequence[float]) -> None:
         self.name = name

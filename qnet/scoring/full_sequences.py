@@ -38,10 +38,6 @@ class _Reader(Protocol):
 class FullSequenceScorer(RenderingScorer):
     """Serves a Q model whose architecture cannot be packed; equals its naive scorer.
 
-    Args:
-        tokens_per_forward: most tokens of one forward pass, padding included.
-        cache_bytes: for the states kept between steps, in equal parts for each model.
-
     Attributes:
         keeps_histories: a history that goes on costs its new tokens alone.
     """

@@ -47,12 +47,7 @@ class NaiveImplicitScorer(RenderingScorer):
 
 
 class SharedPrefixImplicitScorer(RenderingScorer):
-    """Each model computes what is new to it: histories kept, candidates as one tree.
-
-    Args:
-        cache_bytes: for the histories kept between steps, half for each model.
-        tokens_per_forward: longest packed row of one forward pass.
-    """
+    """Each model computes what is new to it: histories kept in half of the cache, candidates as one tree."""
 
     def __init__(
         self,

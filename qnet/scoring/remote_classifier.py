@@ -23,13 +23,7 @@ _SAME: Final = 1e-3
 
 
 class RemoteClassifyScorer(RemoteScorer):
-    """One request to the server for each batch. It does not say what it had cached.
-
-    Args:
-        loaded: the classifier without its weights.
-        server: closed with the scorer, and where it is refused.
-        max_tokens: longest conversation; None takes all that the classifier can.
-    """
+    """One request to the server, closed with this, for each batch. It does not say what it had cached."""
 
     def __init__(self, loaded: RemoteClassifier, server: ClassifyServer, *, max_tokens: int | None = None) -> None:
         context = min(loaded.context, max_tokens or loaded.context)

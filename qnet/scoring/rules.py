@@ -54,11 +54,7 @@ def rule_values(rule: RuleName, request: ScoreRequest) -> tuple[float, ...]:
 
 
 def is_valid(reply: Message, tools: Sequence[Mapping[str, Any]]) -> bool:
-    """True unless a call names a tool that is not offered, or its arguments break the schema.
-
-    Args:
-        tools: in OpenAI's shape; empty if unknown, and then only JSON is required.
-    """
+    """True unless a call names a tool that is not offered or breaks its schema; without tools only JSON is required."""
     functions = {name: own for own in map(_function, tools) if (name := own.get("name"))}
     return all(_is_valid_call(call, functions) for call in reply.tool_calls)
 

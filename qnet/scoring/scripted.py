@@ -8,12 +8,7 @@ from qguide.qnet.types import ScoreRequest, ScoreResult
 
 
 class ScriptedScorer(CachingScorer):
-    """A scorer without a model, for demos and tests: Q of the first keyword that is said.
-
-    Args:
-        q_of_keyword: looked up in its order; a candidate with none of them has `otherwise`.
-        reads_observation: look in what the environment answered to the candidate.
-    """
+    """A scorer without a model, for demos and tests: Q of the first keyword, in their order, that is said."""
 
     def __init__(
         self,

@@ -78,7 +78,6 @@ class SharedPrefixScorer(RenderingScorer):
     Args:
         cache_bytes: for the histories kept between steps; with many episodes in lockstep it has
             to hold all of them, or every step starts cold.
-        tokens_per_forward: longest packed row of one forward pass.
     """
 
     def __init__(
@@ -152,8 +151,6 @@ def segments(
 
     Args:
         read: the tokens of the tree whose outputs are wanted, in order; -1 is the history's last.
-        like: a tensor of the model's dtype on its device.
-        owner: index of the request.
     """
     # The common prefixes of candidates go through the trunk once, as a tree behind the history.
     # A mask hides the branches from each other; its size is quadratic in their tokens, so it never
@@ -195,18 +192,10 @@ def _block(
 
 
 def _blocks(ends: list[int], tokens: range, seen: Columns, start: int) -> Iterator[tuple[range, Columns]]:
-    """Branches that follow one token, cut so that no block is both large and branched.
+    """Blocks of branches that follow one token, none both large and branched, each with the columns that all of it see.
 
     Small branches side by side share a block. A large one is cut at its first fork: the tokens
     before it are a block, which the blocks after it see.
-
-    Args:
-        tokens: the branches', one after the other.
-        seen: columns that all of them see.
-        start: the column of the tree's first token.
-
-    Yields:
-        The tokens of a block, and the columns that all of them see.
     """
     block = range(tokens.start, tokens.start)
     while block.stop < tokens.stop:

@@ -36,16 +36,11 @@ _ROUNDED: Final = 0.1
 
 
 class VllmScorer(RemoteScorer):
-    """One request to vLLM for each batch; the value head in float32 on what it answers.
+    """One request to vLLM, closed with this, for each batch; the value head in float32 on what it answers.
 
     vLLM counts cached tokens for the whole server, not for a prompt. So the requests of a batch
     with one cache salt get shares of the count in proportion to their tokens. Where others use the
     same server, the count is a lower bound.
-
-    Args:
-        loaded: the Q model without its trunk.
-        server: where the trunk is; closed with the scorer, and where it is refused.
-        max_tokens: longest sequence; None takes all that the trunk can.
     """
 
     kind = "the vLLM"

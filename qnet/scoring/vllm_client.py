@@ -107,9 +107,6 @@ class PoolingServer:
 
     Args:
         url: the server's root, with or without /v1; the operator's, never a caller's.
-        model: the name that the model is served under.
-        api_key: what the server was started with.
-        timeout_s: longest silence of the server.
     """
 
     def __init__(
@@ -205,13 +202,6 @@ class VllmServer(PoolingServer):
         """The hidden state at each sequence's last token, float32 (sequences, D).
 
         Values may be infinite or NaN: an overflow in one sequence must not fail the others.
-
-        Args:
-            cache_salt: vLLM finds in its prefix cache only what was sent with the same one.
-
-        Raises:
-            ScorerUnavailableError: no answer, or another than was asked for.
-            UnscorableError: the server refuses one of the sequences, or all of them.
         """
         body = {
             "model": self.model,
