@@ -2,12 +2,15 @@
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.console import Console
 
 from qguide.commands.errors import shown_errors
+
+if TYPE_CHECKING:
+    from qguide.qnet.models.manifest import Manifest
 
 
 def domain(
@@ -25,17 +28,15 @@ def domain(
 ) -> None:
     """Give a checkpoint the domain of recorded states, or check recorded states against it."""
     with shown_errors():
-        from qguide.qnet.errors import CheckpointError, ConfigError
+        from qguide.qnet.errors import ConfigError
         from qguide.qnet.models.ensemble import load_domain
-        from qguide.qnet.models.manifest import read_manifest
         from qguide.training.learning.sources import read_states
         from qguide.training.licence.domain import LEAST_LIMIT, fit_domain, outside_of, put_domain, salt_of
         from qguide.training.licence.verdict import domain_line, outside_line
 
         if least is not None and not source:
             raise ConfigError("--least is of a domain that is fitted; name the recordings, too")
-        if (manifest := read_manifest(checkpoint)) is None:
-            raise CheckpointError(f"{checkpoint} has no manifest; it was not trained here")
+        manifest = _manifest(checkpoint)
         if source:
             states, salt = read_states(source), salt_of(manifest)
             fitted = fit_domain(states, salt=salt, least=least or LEAST_LIMIT)
@@ -52,17 +53,12 @@ def domain(
 def inspect(model: Annotated[str, typer.Argument(help="A checkpoint's folder, or embedded.")]) -> None:
     """Show the manifest of a checkpoint: origin, licence, and temperature of its posterior."""
     with shown_errors():
-        from qguide.qnet.errors import CheckpointError
         from qguide.qnet.models.hub import refuse_run_folder
-        from qguide.qnet.models.manifest import read_manifest
         from qguide.training.licence.verdict import show_manifest
 
         folder = _folder(Path(model))
         refuse_run_folder(folder)
-        manifest = read_manifest(folder)
-        if manifest is None:
-            raise CheckpointError(f"{folder} has no manifest; it was not trained here")
-        show_manifest(manifest, Console())
+        show_manifest(_manifest(folder), Console())
 
 
 def licence(
@@ -74,15 +70,13 @@ def licence(
     The tasks have to be others than it was trained on; nothing can check that afterwards.
     """
     with shown_errors():
-        from qguide.qnet.errors import CheckpointError
-        from qguide.qnet.models.manifest import read_manifest, replace_manifest
+        from qguide.qnet.models.manifest import replace_manifest
         from qguide.training.data.decision_groups import GroupLabels
         from qguide.training.licence.held_back import HeldBack
         from qguide.training.licence.verdict import show_licence
         from qguide.training.rollouts.models import Inference
 
-        if (manifest := read_manifest(checkpoint)) is None:
-            raise CheckpointError(f"{checkpoint} has no manifest; it was not trained here")
+        manifest = _manifest(checkpoint)
         held_back = HeldBack.read(groups)
         assessed = held_back.assess(held_back.scored(str(checkpoint), Inference(), GroupLabels()))
         verdict = {"prior": assessed.prior, "licence": assessed.licence, "unjudged": ""}
@@ -187,3 +181,12 @@ def _folder(model: Path) -> Path:
     from qguide.qnet.models.loading import embedded_path
 
     return embedded_path("qnet") if str(model) == "embedded" else model
+
+
+def _manifest(folder: Path) -> "Manifest":
+    from qguide.qnet.errors import CheckpointError
+    from qguide.qnet.models.manifest import read_manifest
+
+    if (manifest := read_manifest(folder)) is None:
+        raise CheckpointError(f"{folder} has no manifest; it was not trained here")
+    return manifest

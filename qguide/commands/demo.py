@@ -7,8 +7,8 @@ the embedded models play ALFWorld games in the page instead.
 import signal
 import sys
 import time
-from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from threading import Thread
@@ -82,8 +82,8 @@ def demo(
         except (ValueError, QGuideError) as error:
             exit_with(f"{error}; the demo takes QGUIDE_… variables, too", 2, error)
         server = DrainingServer(server_config(app, settings), app.state.drain, delay_s=0)
-        show = _show_race if race else _show
-        Thread(target=show, args=(server, folder), daemon=True).start()
+        show = _show_race if race else _show_episode
+        Thread(target=_show, args=(server, folder, show), daemon=True).start()
         try:
             server.run(sockets)
         except KeyboardInterrupt:
@@ -129,22 +129,23 @@ def _address(server: "uvicorn.Server") -> str:
     return f"http://127.0.0.1:{port}"
 
 
-def _show(server: "uvicorn.Server", folder: Path) -> None:
-    """Play an episode and say what there is to look at; nothing if the server did not start."""
+def _show(server: "uvicorn.Server", folder: Path, show: Callable[[str, Path], None]) -> None:
+    """Say what there is to look at once the server listens; nothing if it did not start."""
     import httpx
 
-    try:
-        url = _address(server)
-    except TimeoutError:
-        return
+    with suppress(TimeoutError):
+        try:
+            show(_address(server), folder)
+        except httpx.HTTPError as error:
+            typer.echo(f"the episode failed: {error}", err=True)
+            server.should_exit = True
+
+
+def _show_episode(url: str, folder: Path) -> None:
+    """Play an episode, and say where it is."""
     typer.echo(f"QGuide {url} guides a fake upstream; it has played an episode of three steps:\n")
-    try:
-        for step, line in enumerate(play(url), 1):
-            typer.echo(f"  {step}  {line}")
-    except httpx.HTTPError as error:
-        typer.echo(f"the episode failed: {error}", err=True)
-        server.should_exit = True
-        return
+    for step, line in enumerate(play(url), 1):
+        typer.echo(f"  {step}  {line}")
     (offers,) = folder.glob("offers-*.jsonl")
     (trees,) = folder.glob("trees-*.jsonl")
     typer.echo(
@@ -159,12 +160,8 @@ def _show(server: "uvicorn.Server", folder: Path) -> None:
     )
 
 
-def _show_race(server: "uvicorn.Server", folder: Path) -> None:
-    """Say where the race is; nothing if the server did not start."""
-    try:
-        url = _address(server)
-    except TimeoutError:
-        return
+def _show_race(url: str, folder: Path) -> None:
+    """Say where the race is."""
     typer.echo(
         f"one game       {url}/playground#play"
         f"\nthe race       {url}/playground#race"

@@ -1,9 +1,7 @@
 """`qguide run`: the jobs of a pipeline, side by side where possible, and resumed."""
 
-import signal
 from pathlib import Path
-from types import FrameType
-from typing import TYPE_CHECKING, Annotated, Any, Final, Self
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.console import Console
@@ -12,31 +10,6 @@ from qguide.commands.errors import shown_errors
 
 if TYPE_CHECKING:
     from qguide.pipelines.plan import Plan
-
-_SIGNALS: Final = (signal.SIGINT, signal.SIGTERM)
-
-
-class StopSignals:
-    """Counts SIGINT and SIGTERM inside its block, instead of ending the process.
-
-    Attributes:
-        count: number of signals so far.
-    """
-
-    def __init__(self) -> None:
-        self.count = 0
-        self._before: dict[signal.Signals, Any] = {}
-
-    def __enter__(self) -> Self:
-        self._before = {number: signal.signal(number, self._request) for number in _SIGNALS}
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        for number, handler in self._before.items():
-            signal.signal(number, handler)
-
-    def _request(self, number: int, frame: FrameType | None) -> None:
-        self.count += 1
 
 
 def run(
@@ -84,7 +57,7 @@ def run(
 
 
 def _run(plan: "Plan", *, redo_changed: bool, retry_failures: bool) -> None:
-    from qguide.pipelines.runner import PipelineRunner
+    from qguide.pipelines.runner import PipelineRunner, StopSignals
     from qguide.pipelines.summary import SummaryFile, locked_folder
     from qguide.pipelines.views import print_times, shown_progress
 

@@ -16,8 +16,6 @@ from qguide.commands.errors import exit_with, shown_errors
 if TYPE_CHECKING:
     from qguide.server.settings.settings import Settings
 
-app = typer.Typer(add_completion=False)
-
 _SWITCH_INTERVAL_S = 0.0005
 """Interval at which Python threads give up the GIL. torch releases the GIL at every operation of
 the device thread and must get it back from the event loop; with Python's default of 5 ms, a
@@ -52,7 +50,6 @@ Learn = Annotated[
 _PLAIN_NAMES = ("embedded", "scripted", "none", "votes", "likelihood", "validity", "judge")
 
 
-@app.command()
 def serve(
     host: Annotated[str | None, typer.Option(help="Address to bind; QGUIDE_HOST.")] = None,
     port: Annotated[int | None, typer.Option(help="Port to bind; QGUIDE_PORT.")] = None,
@@ -180,7 +177,3 @@ def _reasons(error: ValidationError) -> str:
         reason = defect["msg"].removeprefix("Value error, ")
         lines.append(f"error: {place}: {reason}" if place else f"error: {reason}")
     return "\n".join(lines)
-
-
-if __name__ == "__main__":
-    app()

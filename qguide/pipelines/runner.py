@@ -1,17 +1,20 @@
 """Runs a plan: starts each stage when what it needs is finished and slots are free."""
 
 import json
+import signal
 from collections.abc import Callable, Iterator
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from time import monotonic
-from typing import Final, Protocol
+from types import FrameType
+from typing import Any, Final, Self
 
 from qguide.pipelines.plan import Plan, Stage
 from qguide.pipelines.stage_process import ProcessEnd, StageProcess, last_lines
-from qguide.pipelines.summary import Fingerprint, InputHashes, StageSummary, State, SummaryFile, changes
+from qguide.pipelines.summary import Fingerprint, InputHashes, State, SummaryFile, changes
+from qguide.pipelines.views import LiveTable, PlainLines
 from qguide.qnet.errors import ConfigError, StageFailedError
 from qguide.training.data.runs import RunFolder
 
@@ -20,23 +23,26 @@ GRACE_S: Final = 30.0
 
 _TICK_S: Final = 0.25
 _SHOWN_LINES: Final = 10
+_SIGNALS: Final = (signal.SIGINT, signal.SIGTERM)
 
 
-class View(Protocol):
-    """Shows the progress of a run."""
+class StopSignals:
+    """Counts SIGINT and SIGTERM inside its block, instead of ending the process; at the second stages are killed."""
 
-    def changed(self, stage: Stage, summary: StageSummary, note: str = "") -> None:
-        """Show that a stage's state has changed."""
-        ...
+    def __init__(self) -> None:
+        self.count = 0
+        self._before: dict[signal.Signals, Any] = {}
 
+    def __enter__(self) -> Self:
+        self._before = {number: signal.signal(number, self._request) for number in _SIGNALS}
+        return self
 
-class StopRequest(Protocol):
-    """A request to stop, made by a signal."""
+    def __exit__(self, *_: object) -> None:
+        for number, handler in self._before.items():
+            signal.signal(number, handler)
 
-    @property
-    def count(self) -> int:
-        """Number of requests so far; from the second one on, stages are killed."""
-        ...
+    def _request(self, number: int, frame: FrameType | None) -> None:
+        self.count += 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,8 +74,8 @@ class PipelineRunner:
         plan: Plan,
         summaries: SummaryFile,
         *,
-        view: View,
-        stop: StopRequest,
+        view: LiveTable | PlainLines,
+        stop: StopSignals,
         redo_changed: bool = False,
         retry_failures: bool = False,
     ) -> None:

@@ -27,9 +27,10 @@ from qguide.qnet.engine.attention import (
 from qguide.qnet.engine.context_length import context_length, shifting_rope
 from qguide.qnet.engine.kernels import LastLayerPruning, speed_up_linear_layers, upload
 from qguide.qnet.engine.kv_buffer import KVBuffer
-from qguide.qnet.engine.prefix_cache import Entry, PrefixCache, common_prefix
+from qguide.qnet.engine.prefix_cache import Entry, PrefixCache
 from qguide.qnet.engine.stack_layout import stack_alike
 from qguide.qnet.engine.stacks import Beginnings, Stack
+from qguide.qnet.engine.token_trie import common_prefix
 from qguide.qnet.engine.windows import chooses, choosing_few, shortened, window_of
 from qguide.qnet.errors import CheckpointError
 from qguide.qnet.sliced_scorer import finish

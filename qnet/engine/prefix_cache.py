@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from itertools import islice
 
 from qguide.qnet.engine.kv_buffer import KVBuffer
+from qguide.qnet.engine.token_trie import common_prefix
 
 SHARED_TOKENS = 64
 """The shortest beginning that is worth sharing; less is copied, or computed again."""
@@ -296,19 +297,6 @@ class RadixTree:
             longer = {holder for below in node.children.values() for holder in below.holders}
             found = next((h for h in reversed(node.holders) if h not in longer), found)
         return found
-
-
-def common_prefix(one: Sequence[int], other: Sequence[int]) -> int:
-    """Number of leading tokens that two sequences share."""
-    # Halving: slices are compared in C, which beats a loop over tokens in Python by far.
-    equal, end = 0, min(len(one), len(other))
-    while equal < end:
-        middle = (equal + end + 1) // 2
-        if one[equal:middle] == other[equal:middle]:
-            equal = middle
-        else:
-            end = middle - 1
-    return equal
 
 
 def _shared(edge: list[int], token_ids: Sequence[int], at: int) -> int:

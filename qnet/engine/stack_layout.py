@@ -10,8 +10,8 @@ from itertools import pairwise
 from typing import Final
 
 from qguide.qnet.engine.kv_buffer import KVBuffer
-from qguide.qnet.engine.prefix_cache import common_prefix
 from qguide.qnet.engine.stacks import MULTIPLE, STACK_ROOM, Beginnings, Stack
+from qguide.qnet.engine.token_trie import common_prefix
 
 _FEWEST_STACKED: Final = 2
 _MOST_STACKED: Final = 32

@@ -102,3 +102,16 @@ class TokenTrie:
         self.depths.append(depth)
         self.before.append(before)
         return index
+
+
+def common_prefix(one: Sequence[int], other: Sequence[int]) -> int:
+    """Number of leading tokens that two sequences share."""
+    # Halving: slices are compared in C, which beats a loop over tokens in Python by far.
+    equal, end = 0, min(len(one), len(other))
+    while equal < end:
+        middle = (equal + end + 1) // 2
+        if one[equal:middle] == other[equal:middle]:
+            equal = middle
+        else:
+            end = middle - 1
+    return equal

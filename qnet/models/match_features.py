@@ -21,6 +21,8 @@ from typing import Final, Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from qguide.qnet.engine.token_trie import common_prefix
+
 Tokens = tuple[int, ...]
 HeadFeatures = Literal["none", "match-1"]
 """Features beside the hidden state for the value head; another definition, another number."""
@@ -285,13 +287,14 @@ def _repetitions(history: _History, tokens: Tokens) -> list[float]:
     """Answers to the same candidate and to those that end alike, and its likeness to others."""
     *alike, same = history.turns_alike(tokens)
     last = history.turns.actions[-1] if history.turns.actions else ()
+    backwards = tokens[::-1]
     return [
         *history.followed(same),
         *chain.from_iterable(map(history.followed, alike)),
-        _likeness(max((_shared_end(a, tokens) for a in history.actions_of(alike[0])), default=0)),
-        _likeness(_shared_end(last, tokens)),
+        _likeness(max((common_prefix(a[::-1], backwards) for a in history.actions_of(alike[0])), default=0)),
+        _likeness(common_prefix(last[::-1], backwards)),
         _likeness(_longest_shared(history.in_order, tokens)),
-        _likeness(_shared(last, tokens)),
+        _likeness(common_prefix(last, tokens)),
     ]
 
 
@@ -306,24 +309,4 @@ def _likeness(shared: int) -> float:
 def _longest_shared(in_order: Sequence[Tokens], tokens: Tokens) -> int:
     """Longest prefix shared with one of these, in tokens; its neighbours share the most."""
     at = bisect(in_order, tokens)
-    return max((_shared(other, tokens) for other in in_order[max(0, at - 1) : at + 1]), default=0)
-
-
-def _shared(one: Tokens, other: Tokens) -> int:
-    """Length of the shared prefix, in tokens."""
-    shared = 0
-    for a, b in zip(one, other, strict=False):
-        if a != b:
-            break
-        shared += 1
-    return shared
-
-
-def _shared_end(one: Tokens, other: Tokens) -> int:
-    """Length of the shared suffix, in tokens."""
-    shared = 0
-    for a, b in zip(reversed(one), reversed(other), strict=False):
-        if a != b:
-            break
-        shared += 1
-    return shared
+    return max((common_prefix(other, tokens) for other in in_order[max(0, at - 1) : at + 1]), default=0)

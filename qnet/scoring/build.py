@@ -13,37 +13,14 @@ from typing import Any
 
 from qguide.qnet.engine.packed_model import DEFAULT_TOKENS_PER_FORWARD
 from qguide.qnet.errors import CheckpointError
-from qguide.qnet.models.checkpoint import (
-    LoadedEnsemble,
-    LoadedFeatureQ,
-    LoadedImplicitQ,
-    LoadedMember,
-    LoadedQModel,
-    LoadedQNet,
-)
+from qguide.qnet.models.checkpoint import LoadedEnsemble, LoadedFeatureQ, LoadedImplicitQ, LoadedQModel, LoadedQNet
 from qguide.qnet.models.feature_q import FeatureScorer
 from qguide.qnet.scoring.full_sequences import FullSequenceScorer
 from qguide.qnet.scoring.implicit_q import NaiveImplicitScorer, SharedPrefixImplicitScorer
 from qguide.qnet.scoring.value_head import NaiveScorer, SharedPrefixScorer
 from qguide.qnet.sliced_scorer import CacheUse, CachingScorer, Slices, Spending
-from qguide.qnet.types import Scorer, ScoreRequest, ScoreResult
+from qguide.qnet.types import ScoreRequest, ScoreResult
 from qguide.qnet.work import NOTHING, total_of
-
-NaiveMember = NaiveScorer | NaiveImplicitScorer | FeatureScorer
-
-
-class NaiveEnsembleScorer(Scorer):
-    """The reference: the mean of the members' own references, each times its scale."""
-
-    def __init__(self, name: str, members: Sequence[NaiveMember], scales: Sequence[float]) -> None:
-        self.name = name
-        self.context = _shortest_context(members)
-        self.reads_observation = any(member.reads_observation for member in members)
-        self._members, self._scales = members, scales
-
-    def score(self, requests: Sequence[ScoreRequest]) -> list[ScoreResult]:
-        """Q of each candidate; raises what the members raise."""
-        return _means((member.score(requests) for member in self._members), self._scales)
 
 
 class EnsembleScorer(CachingScorer):
@@ -110,7 +87,7 @@ def _after(work: Slices[list[ScoreResult]], before: Spending) -> Slices[tuple[li
         work.close()
 
 
-def _shortest_context(members: Iterable[NaiveMember | CachingScorer]) -> int | None:
+def _shortest_context(members: Iterable[CachingScorer]) -> int | None:
     """The most tokens that all members take; None if none has a limit."""
     return min((member.context for member in members if member.context is not None), default=None)
 
@@ -128,7 +105,6 @@ def _means(results: Iterable[Sequence[ScoreResult]], scales: Sequence[float]) ->
 
 
 FastScorer = SharedPrefixScorer | SharedPrefixImplicitScorer | FeatureScorer | EnsembleScorer
-ReferenceScorer = NaiveMember | NaiveEnsembleScorer
 
 
 def build_shared_prefix_scorer(
@@ -176,14 +152,8 @@ def build_serving_scorer(
     return EnsembleScorer(loaded.name, scorers, loaded.scales) if isinstance(loaded, LoadedEnsemble) else scorers[0]
 
 
-def build_naive_scorer(loaded: LoadedQModel) -> ReferenceScorer:
-    """The reference, which the fast one has to equal."""
-    if isinstance(loaded, LoadedEnsemble):
-        return NaiveEnsembleScorer(loaded.name, list(map(_naive_scorer, loaded.members)), loaded.scales)
-    return _naive_scorer(loaded)
-
-
-def _naive_scorer(loaded: LoadedMember) -> NaiveMember:
+def build_naive_scorer(loaded: LoadedQModel | LoadedFeatureQ) -> CachingScorer:
+    """The reference, which the fast one has to equal; an ensemble's is the mean of its members' own."""
     match loaded:
         case LoadedQNet():
             return NaiveScorer(loaded)
@@ -191,3 +161,5 @@ def _naive_scorer(loaded: LoadedMember) -> NaiveMember:
             return NaiveImplicitScorer(loaded)
         case LoadedFeatureQ():
             return FeatureScorer(loaded.name, loaded.model)
+        case LoadedEnsemble():
+            return EnsembleScorer(loaded.name, list(map(build_naive_scorer, loaded.members)), loaded.scales)

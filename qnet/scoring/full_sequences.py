@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Sequence
 from itertools import chain, islice
 from math import fsum
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -20,19 +20,10 @@ from qguide.qnet.engine.kernels import upload
 from qguide.qnet.models.checkpoint import LoadedImplicitQ, LoadedQNet
 from qguide.qnet.models.implicit_q import token_logprobs
 from qguide.qnet.scoring import implicit_q
-from qguide.qnet.scoring.rendered_requests import RenderedRequest, RenderingScorer, head_features, request_renderer
+from qguide.qnet.scoring.rendered_requests import RenderedRequest, RenderingScorer, request_renderer
+from qguide.qnet.scoring.value_head import features_of
 from qguide.qnet.sliced_scorer import Slices
 from qguide.qnet.types import ScoreResult
-
-
-class _Reader(Protocol):
-    """Values of the distinct candidates of each request."""
-
-    models: tuple[FullSequenceModel[Any], ...]
-
-    def values(
-        self, prepared: Sequence[RenderedRequest], spent: Counter[int], known: Counter[int]
-    ) -> Slices[list[list[float]]]: ...
 
 
 class FullSequenceScorer(RenderingScorer):
@@ -43,7 +34,7 @@ class FullSequenceScorer(RenderingScorer):
     """
 
     def __init__(self, loaded: LoadedQNet | LoadedImplicitQ, *, tokens_per_forward: int, cache_bytes: int = 0) -> None:
-        self._reader: _Reader
+        self._reader: _ValueReader | _LogprobReader
         match loaded:
             case LoadedQNet():
                 context = context_length(loaded.model.trunk.config)
@@ -87,9 +78,7 @@ class _ValueReader:
         hidden = yield from self._trunk.run(_continuations(prepared), spent, known)
         found = []
         for request, of_each in zip(prepared, hidden, strict=True):
-            features_RF = head_features([request])
-            features = None if features_RF is None else torch.from_numpy(features_RF)
-            found.append(self._head(torch.stack(of_each), features).tolist())
+            found.append(self._head(torch.stack(of_each), features_of([request])).tolist())
         return found
 
 

@@ -70,22 +70,3 @@ class RemoteScorer(RenderingScorer, ABC):
 def tokens_of(request: RenderedRequest) -> int:
     """Number of tokens that a request costs without a cache."""
     return sum(len(request.history) + len(c) for c in request.candidates)
-
-
-def results_of(
-    requests: Sequence[RenderedRequest], q_values: Sequence[float], tokens: Sequence[int], cached: Sequence[int]
-) -> list[ScoreResult]:
-    """Result of each request.
-
-    Args:
-        q_values: of all requests' distinct candidates, one after the other.
-        tokens: sent for each request.
-        cached: how many of these the server had.
-    """
-    results = []
-    start = 0
-    for request, mine, known in zip(requests, tokens, cached, strict=True):
-        q_of_each = tuple(q_values[start + i] for i in request.index)
-        start += len(request.candidates)
-        results.append(ScoreResult(q_of_each, mine - known, known))
-    return results

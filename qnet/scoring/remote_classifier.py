@@ -11,8 +11,8 @@ from typing import Final
 
 from qguide.qnet.errors import ScorerUnavailableError
 from qguide.qnet.models.classifier import RemoteClassifier
-from qguide.qnet.scoring.remote import RemoteScorer, results_of, tokens_of
-from qguide.qnet.scoring.rendered_requests import RenderedRequest, request_renderer
+from qguide.qnet.scoring.remote import RemoteScorer, tokens_of
+from qguide.qnet.scoring.rendered_requests import RenderedRequest, request_renderer, results_of
 from qguide.qnet.scoring.vllm_client import ClassifyServer
 from qguide.qnet.types import ScoreResult
 

@@ -4,7 +4,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain, takewhile
-from typing import TYPE_CHECKING, ClassVar, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,11 +15,12 @@ from qguide.qnet.errors import HistoryTooLongError, MalformedHistoryError
 from qguide.qnet.models.match_features import HeadFeatures, match_features, observed_features, turns_of
 from qguide.qnet.rendering.renderer import RenderedEpisode, Renderer
 from qguide.qnet.sliced_scorer import CacheUse, CachingScorer, Slices
-from qguide.qnet.types import History, ScoreRequest
+from qguide.qnet.types import History, ScoreRequest, ScoreResult
 from qguide.qnet.work import TokenUsage
 
 if TYPE_CHECKING:
-    from qguide.qnet.engine.packed_model import Passes
+    from qguide.qnet.engine.full_sequences import FullSequenceModel
+    from qguide.qnet.engine.packed_model import PackedModel, Passes
     from qguide.qnet.models.checkpoint import LoadedQNet
     from qguide.qnet.models.classifier import RemoteClassifier
 
@@ -233,35 +234,15 @@ def request_renderer(
     return RequestRenderer(loaded.renderer, loaded.name, context, loaded.manifest.reads_observation, features)
 
 
-class HistoryCache(Protocol):
-    """Histories that a model keeps between requests."""
-
-    @property
-    def nbytes(self) -> int:
-        """Bytes that it holds."""
-        ...
-
-    @property
-    def evictions(self) -> int:
-        """Histories that it has let go for others."""
-        ...
-
-    def clear(self) -> None:
-        """Let all go."""
-        ...
-
-
-class HistoryReader(Protocol):
-    """A model that reads histories into a cache of its own, before or while it scores."""
-
-    @property
-    def store(self) -> HistoryCache:
-        """Its cache."""
-        ...
-
-    def read_ahead(self, history: tuple[str, list[int]], *, begin: Callable[[int], None]) -> Iterator[None]:
-        """Compute a history, by its salt and tokens, one forward pass after the other."""
-        ...
+def results_of(
+    requests: Sequence[RenderedRequest], q_values: Sequence[float], computed: Sequence[int], cached: Sequence[int]
+) -> list[ScoreResult]:
+    """Result of each request, by Q of all requests' distinct candidates, one after the other, and its tokens."""
+    results, start = list[ScoreResult](), 0
+    for request, fresh, known in zip(requests, computed, cached, strict=True):
+        results.append(ScoreResult(tuple(q_values[start + i] for i in request.index), fresh, known))
+        start += len(request.candidates)
+    return results
 
 
 def metered(passes: "Passes[Result]", spent: Counter[int]) -> Slices[Result]:
@@ -285,7 +266,11 @@ class RenderingScorer(CachingScorer):
 
     context: int
 
-    def __init__(self, requests: RequestRenderer | ConversationRenderer, readers: Sequence[HistoryReader] = ()) -> None:
+    def __init__(
+        self,
+        requests: RequestRenderer | ConversationRenderer,
+        readers: "Sequence[PackedModel | FullSequenceModel[Any]]" = (),
+    ) -> None:
         self.name = requests.name
         self.context = requests.context
         self.reads_observation = requests.reads_observation

@@ -32,6 +32,7 @@ from qguide.qnet.scoring.rendered_requests import (
     head_features,
     metered,
     request_renderer,
+    results_of,
 )
 from qguide.qnet.sliced_scorer import Slices
 from qguide.qnet.types import ScoreResult
@@ -58,7 +59,7 @@ class NaiveScorer(RenderingScorer):
     def score_rendered(self, rendered: RenderedRequest) -> ScoreResult:
         """Q of each candidate of one request."""
         sequences = list(rendered.sequences)
-        features_RF = _features_of([rendered])
+        features_RF = features_of([rendered])
         q_values = tuple(
             self._q(token_ids, None if features_RF is None else features_RF[candidate])
             for token_ids, candidate in zip(sequences, rendered.index, strict=True)
@@ -112,12 +113,13 @@ class SharedPrefixScorer(RenderingScorer):
             like = next(self._loaded.model.parameters())
             passes = self._packed.passes(_segments(prepared, entries, like))
             hidden_RD = yield from metered(passes, spent)
-            features_RF = _features_of(prepared)
+            features_RF = features_of(prepared)
             q_values = self._loaded.model.head(hidden_RD, features_RF).tolist()
             for request, entry in zip(prepared, entries, strict=True):
                 # Before the lease ends, which files each entry under its branches.
                 remember(request, entry)
-        return _results(prepared, known, q_values)
+        computed = [request.new_tokens(cached) for request, cached in zip(prepared, known, strict=True)]
+        return results_of(prepared, q_values, computed, known)
 
 
 def _segments(requests: Sequence[RenderedRequest], entries: Sequence[Entry], like: Tensor) -> Iterator[PackedSegment]:
@@ -127,18 +129,7 @@ def _segments(requests: Sequence[RenderedRequest], entries: Sequence[Entry], lik
         yield from segments(request, entry, read=last, like=like, owner=owner)
 
 
-def _results(requests: Sequence[RenderedRequest], known: Sequence[int], q_values: Sequence[float]) -> list[ScoreResult]:
-    results = []
-    start = 0
-    for request, cached in zip(requests, known, strict=True):
-        mine = q_values[start : start + len(request.candidates)]
-        start += len(request.candidates)
-        q_of_each = tuple(mine[i] for i in request.index)
-        results.append(ScoreResult(q_of_each, request.new_tokens(cached), cached))
-    return results
-
-
-def _features_of(requests: Sequence[RenderedRequest]) -> Tensor | None:
+def features_of(requests: Sequence[RenderedRequest]) -> Tensor | None:
     """(R, F) of all requests' candidates; None where the value head reads none."""
     features_RF = head_features(requests)
     return None if features_RF is None else torch.from_numpy(features_RF)

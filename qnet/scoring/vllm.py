@@ -24,8 +24,8 @@ from qguide.qnet.engine.context_length import context_length
 from qguide.qnet.errors import ScorerUnavailableError
 from qguide.qnet.models.match_features import MATCH_FEATURES
 from qguide.qnet.models.remote_trunk import RemoteTrunk
-from qguide.qnet.scoring.remote import RemoteScorer, results_of, tokens_of
-from qguide.qnet.scoring.rendered_requests import RenderedRequest, RequestRenderer, head_features
+from qguide.qnet.scoring.remote import RemoteScorer, tokens_of
+from qguide.qnet.scoring.rendered_requests import RenderedRequest, RequestRenderer, head_features, results_of
 from qguide.qnet.scoring.vllm_client import CacheCounters, VllmServer
 from qguide.qnet.types import ScoreResult
 
@@ -68,7 +68,7 @@ class VllmScorer(RemoteScorer):
         q_values = self._q_values(sequences, features_BF, cache_salt=salt)
         tokens = list(map(tokens_of, requests))
         cached = share(self._cached_tokens(sum(tokens)), tokens)
-        return results_of(requests, q_values, tokens, cached)
+        return results_of(requests, q_values, [own - hit for own, hit in zip(tokens, cached, strict=True)], cached)
 
     def _q_values(
         self, sequences: Sequence[list[int]], features_BF: NDArray[np.float32] | None, *, cache_salt: str = ""

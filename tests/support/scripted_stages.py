@@ -8,9 +8,8 @@ from pathlib import Path
 from pydantic import BaseModel
 from rich.console import Console
 
-from qguide.commands.run import StopSignals
 from qguide.pipelines.plan import Plan, Read, Stage
-from qguide.pipelines.runner import PipelineRunner
+from qguide.pipelines.runner import PipelineRunner, StopSignals
 from qguide.pipelines.summary import Summary, SummaryFile, locked_folder
 from qguide.pipelines.views import PlainLines
 

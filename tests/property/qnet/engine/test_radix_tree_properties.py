@@ -8,7 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, invariant, rule
 
-from qguide.qnet.engine.prefix_cache import RadixTree, common_prefix
+from qguide.qnet.engine.prefix_cache import RadixTree
+from qguide.qnet.engine.token_trie import common_prefix
 
 SEQUENCES = st.lists(st.integers(0, 2), max_size=8)
 

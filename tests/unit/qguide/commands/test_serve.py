@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
-from qguide.commands.serve import app
+from qguide.cli import app
 
 
 @pytest.fixture
@@ -22,7 +22,7 @@ def never_loading(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_port_in_use_is_found_first() -> None:
     with socket.create_server(("127.0.0.1", 0)) as other:
         port = other.getsockname()[1]
-        refused = CliRunner().invoke(app, ["--port", str(port)])
+        refused = CliRunner().invoke(app, ["serve", "--port", str(port)])
     assert refused.exit_code == 1
     assert refused.output == f"error: port {port} is in use; choose another with --port\n"
 
@@ -30,6 +30,6 @@ def test_a_port_in_use_is_found_first() -> None:
 @pytest.mark.usefixtures("never_loading")
 def test_a_missing_keys_file_is_found_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("QGUIDE_KEYS_FILE", str(tmp_path / "keys.json"))
-    refused = CliRunner().invoke(app, ["--port", "0"])
+    refused = CliRunner().invoke(app, ["serve", "--port", "0"])
     assert refused.exit_code == 1
     assert refused.output.startswith(f"error: keys file {tmp_path}/keys.json cannot be read")

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from qguide.commands.serve import app
+from qguide.cli import app
 from qguide.qnet.errors import ConfigError
 from qguide.server.settings.settings import Settings
 from qguide.server.settings.unknown_variables import OTHERS, PREFIX, PROTECTING, check_names, check_values
@@ -59,7 +59,7 @@ def test_an_empty_setting_that_protects_is_refused_by_whoever_reads_settings(mon
         Settings()
     with pytest.raises(ConfigError, match=r"^QGUIDE_EPISODES_REDACT: empty"):
         Settings(keys_file=Path("keys.json"))
-    refused = CliRunner().invoke(app, [])
+    refused = CliRunner().invoke(app, ["serve"])
     assert refused.exit_code == 2
     assert "QGUIDE_KEYS_FILE: empty" in refused.output.replace("\n", " ")
 
@@ -90,10 +90,10 @@ def test_a_server_does_not_start_with_one(monkeypatch: pytest.MonkeyPatch) -> No
     monkeypatch.setenv("QGUIDE_POLCIY", "scripted")
     monkeypatch.setenv("QGUIDE_DEVICE_", "cpu")
     monkeypatch.setenv("QGUIDE_PORT", "none")  # so that it does not start in any case
-    warned = CliRunner().invoke(app, [])
+    warned = CliRunner().invoke(app, ["serve"])
     assert "warning: QGUIDE_POLCIY is not a setting" in warned.output
     monkeypatch.setenv("QGUIDE_EPISODES_REDACTT", "hooks:redact")
-    refused = CliRunner().invoke(app, [])
+    refused = CliRunner().invoke(app, ["serve"])
     assert refused.exit_code == 2
     assert "QGUIDE_EPISODES_REDACTT is not a setting; write" in refused.output.replace("\n", " ")
     assert "port" not in refused.output
