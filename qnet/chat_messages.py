@@ -156,6 +156,15 @@ def tools_in(parameters: Mapping[str, object]) -> tuple[Mapping[str, Any], ...]:
     return tuple(tool for tool in tools if isinstance(tool, Mapping))
 
 
+def json_object(text: str) -> dict[str, Any] | None:
+    """The JSON object that a text is; None if it is none, or is nested without end."""
+    try:
+        read = json.loads(text)
+    except (ValueError, RecursionError):
+        return None
+    return read if isinstance(read, dict) else None
+
+
 def message_key(reply: Message) -> str:
     """The part of a reply that acts; it is equal for replies that differ only in their thoughts.
 

@@ -131,6 +131,10 @@ class OutdatedFeaturesError(CheckpointError):
 class ScorerUnavailableError(QGuideError):
     """No Q can be given: the scorer is dead, or gave no usable answer."""
 
+    def __init__(self, message: str, *, retry_after_s: float | None = None) -> None:
+        super().__init__(message)
+        self.retry_after_s = retry_after_s
+
 
 class OutOfDomainError(ScorerUnavailableError):
     """A state of another kind than the Q model was trained on.
@@ -214,17 +218,9 @@ class JudgeRefusedError(ScorerUnavailableError):
 class JudgeBusyError(ScorerUnavailableError):
     """A judge's upstream takes no more requests now, because of a rate limit or a quota."""
 
-    def __init__(self, message: str, *, retry_after_s: float | None = None) -> None:
-        super().__init__(message)
-        self.retry_after_s = retry_after_s
-
 
 class JudgeBudgetError(ScorerUnavailableError):
     """A judge's budget of requests or tokens is spent."""
-
-    def __init__(self, message: str, *, retry_after_s: float | None = None) -> None:
-        super().__init__(message)
-        self.retry_after_s = retry_after_s
 
 
 class EnvironmentFailureError(QGuideError):

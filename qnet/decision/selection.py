@@ -102,27 +102,16 @@ def prior_of(
                 f"{name} has {len(given)} entries, but there are {len(candidates)} candidates; send one for each"
             )
     effects = effects_of(candidates)
-    prior = _prior(candidates, effects, by, counts, logprobs, tokens)
+    known = [logprob for logprob in logprobs if logprob is not None]
+    if by == "votes" or not known or len(known) < len(candidates):
+        prior = Prior(log_votes(effects, counts or [1] * len(effects)), effects)
+    else:
+        if by == "likelihood-per-token":
+            known = [log / max(n, 1) for log, n in zip(known, tokens, strict=True)]
+        prior = Prior(log_likelihoods(candidates, effects, known), effects, by)
     if greedy is None or not greedy_weight:
         return prior
     return replace(prior, log_shares=_favoured(prior.log_shares, effects, greedy, greedy_weight))
-
-
-def _prior(
-    candidates: Sequence[Message],
-    effects: tuple[int, ...],
-    by: PriorBy,
-    counts: Sequence[int],
-    logprobs: Sequence[float | None],
-    tokens: Sequence[int],
-) -> Prior:
-    """The prior without regard to the greedy reply; see `prior_of`."""
-    known = [logprob for logprob in logprobs if logprob is not None]
-    if by == "votes" or not known or len(known) < len(candidates):
-        return Prior(log_votes(effects, counts or [1] * len(effects)), effects)
-    if by == "likelihood-per-token":
-        known = [log / max(n, 1) for log, n in zip(known, tokens, strict=True)]
-    return Prior(log_likelihoods(candidates, effects, known), effects, by)
 
 
 def _favoured(log_shares: Sequence[float], effects: Sequence[int], greedy: int, weight: float) -> tuple[float, ...]:

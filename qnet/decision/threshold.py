@@ -119,25 +119,20 @@ class ThresholdActions:
     ) -> None:
         """Note the candidates of an action, whose indices in the step begin at `first`, and the best Q with them."""
         raised = best_q >= self.threshold.below
-        self._note(
-            action,
-            "raised" if raised else "still_below",
-            best_q=best_q,
-            candidates=tuple(range(first, first + len(drawn))),
-            spent=spent_on(drawn),
-            judged=judged,
-        )
+        outcome: ActionOutcome = "raised" if raised else "still_below"
+        own = tuple(range(first, first + len(drawn)))
+        self._taken.append(ActionTaken(action, outcome, best_q, own, spent_on(drawn), judged))
 
     def fail(
         self, action: ThresholdAction, drawn: Sequence[Candidate], reason: str, *, judged: UpstreamCalls | None
     ) -> None:
         """Note an action that brought nothing; its candidates, if any, are left out."""
-        self._note(action, "failed", best_q=self._best_q, spent=spent_on(drawn), judged=judged)
+        self._taken.append(ActionTaken(action, "failed", self._best_q, spent=spent_on(drawn), judged=judged))
         self._failures.append(f"{action} failed: {reason}")
 
     def stop(self) -> None:
         """Note that no candidate may be taken."""
-        self._note("stop", "stopped", best_q=self._best_q)
+        self._taken.append(ActionTaken("stop", "stopped", self._best_q))
 
     @property
     def spent(self) -> TokenUsage:
@@ -155,18 +150,6 @@ class ThresholdActions:
     def warnings(self) -> tuple[str, ...]:
         """The actions in words, and why they failed."""
         return (self.result.warning, *self._failures) if self.result else ()
-
-    def _note(
-        self,
-        action: ThresholdAction,
-        outcome: ActionOutcome,
-        *,
-        best_q: float,
-        candidates: tuple[int, ...] = (),
-        spent: TokenUsage = NOTHING,
-        judged: UpstreamCalls | None = None,
-    ) -> None:
-        self._taken.append(ActionTaken(action, outcome, best_q, candidates, spent, judged))
 
 
 def with_note(history: History, candidates: Sequence[Message], verdicts: Mapping[Message, Verdict]) -> History:

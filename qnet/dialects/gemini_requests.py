@@ -7,12 +7,11 @@ in `extra_content`, as Google's own chat completions do. Callers of other dialec
 of other models never had one: such calls get the words by which Google lets them pass.
 """
 
-import json
 from collections.abc import Iterator, Mapping, Sequence
 from mimetypes import guess_type
 from typing import Any, Final
 
-from qguide.qnet.dialects.messages_requests import allowed_functions, function_of
+from qguide.qnet.dialects.messages_requests import allowed_functions, function_of, written_input
 from qguide.qnet.dialects.shapes import CHATS_ALONE, EFFORTLESS, Json, image_address, passed_on
 from qguide.qnet.errors import InvalidRequestError
 from qguide.qnet.types import INSTRUCTING
@@ -155,15 +154,12 @@ def _calls(row: Mapping[str, Any], names: dict[str, str]) -> Iterator[Json]:
     """The calls of a turn; their names are noted for the results."""
     for call in row.get("tool_calls") or ():
         function = function_of(call, "gemini")
-        try:
-            given = json.loads(function.get("arguments") or "{}")
-        except ValueError:
-            given = None
-        args = given if isinstance(given, dict) else {"INVALID_JSON": function.get("arguments")}
         call_id = call.get("id") or ""
         names[call_id] = function["name"]
         of_call = {"id": call_id} if call_id else {}
-        yield {"functionCall": {**of_call, "name": function["name"], "args": args}} | _signature(call)
+        yield {"functionCall": {**of_call, "name": function["name"], "args": written_input(function)}} | _signature(
+            call
+        )
 
 
 def _signature(given: Mapping[str, Any]) -> Json:

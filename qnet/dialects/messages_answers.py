@@ -9,7 +9,7 @@ from typing import Any, Final
 from pydantic import Field
 
 from qguide.qnet.body_limits import MOST_LEVELS, exceeds_max_depth
-from qguide.qnet.chat_messages import Shape, reply_text
+from qguide.qnet.chat_messages import Shape, json_object, reply_text
 from qguide.qnet.dialects.messages_requests import INVALID_JSON, SIGNATURE, THINKING_BLOCKS, arguments_of
 from qguide.qnet.dialects.shapes import (
     LENGTH,
@@ -318,10 +318,5 @@ def _end(message: Json, event: Mapping[str, Any]) -> None:
 
 def _input(written: str) -> Json:
     """Arguments as the model wrote them, where they are not a JSON object."""
-    if not written.strip():
-        return {}
-    try:
-        read = json.loads(written)
-    except (ValueError, RecursionError):
-        read = None
-    return read if isinstance(read, dict) else {INVALID_JSON: written}
+    read = json_object(written) if written.strip() else {}
+    return {INVALID_JSON: written} if read is None else read

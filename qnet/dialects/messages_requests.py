@@ -9,7 +9,7 @@ import json
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
-from qguide.qnet.chat_messages import PART_END, text_of
+from qguide.qnet.chat_messages import PART_END, json_object, text_of
 from qguide.qnet.dialects.messages_blocks import Block, Part, Turn, content_of, misplaced, part_of, parts_of, required
 from qguide.qnet.dialects.shapes import (
     CHATS_ALONE,
@@ -254,13 +254,13 @@ def _source(address: str) -> Json:
 
 def _tool_use(call: Mapping[str, Any]) -> Json:
     function = function_of(call)
-    try:
-        given = json.loads(function.get("arguments") or "{}")
-    except ValueError:
-        given = None
-    if not isinstance(given, dict):
-        given = {INVALID_JSON: function["arguments"]}
-    return {"type": "tool_use", "id": call.get("id"), "name": function["name"], "input": given}
+    return {"type": "tool_use", "id": call.get("id"), "name": function["name"], "input": written_input(function)}
+
+
+def written_input(function: Mapping[str, Any]) -> Json:
+    """The arguments of a chat's call as an object, which has those that are none as a text."""
+    given = json_object(function.get("arguments") or "{}")
+    return {INVALID_JSON: function["arguments"]} if given is None else given
 
 
 def function_of(given: Mapping[str, Any], dialect: DialectName = "messages") -> Mapping[str, Any]:

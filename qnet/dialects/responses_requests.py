@@ -29,7 +29,8 @@ _TEXTS: Final = ("input_text", "output_text", "text")
 _OF_ANSWERS: Final = frozenset(("annotations", "logprobs"))
 """Fields of an answer's text that come back with it and that chat completions do not know."""
 _CALLS: Final = {"function_call": ("function", "arguments"), "custom_tool_call": ("custom", "input")}
-_OUTPUTS: Final = ("function_call_output", "custom_tool_call_output")
+_CALL_OF: Final = {kind: (item, field) for item, (kind, field) in _CALLS.items()}
+_OUTPUTS: Final = tuple(f"{item}_output" for item in _CALLS)
 ITEM_TYPES: Final = frozenset(("message", "reasoning", *_CALLS, *_OUTPUTS, *OWN_ITEMS))
 """Types of the items that a chat can express."""
 COMPACTIONS: Final = ("compaction", "compaction_summary")
@@ -264,8 +265,6 @@ def _needed(value: Value | None, name: str, kind: str, place: str) -> Value:
 
 _OWN: Final = ("model", "messages", "temperature", "max_tokens", "max_completion_tokens")
 _WITHOUT_EFFECT: Final = frozenset(("n", "prediction", "seed", "stop", "store", "stream_options"))
-_OUTPUT_OF: Final = {"function": "function_call_output", "custom": "custom_tool_call_output"}
-_CALL_OF: Final = {"function": ("function_call", "arguments"), "custom": ("custom_tool_call", "input")}
 _NOT_STRICT: Final = {"function": {"strict": False}}
 """Default of a chat's tools; a function of this API is strict by default."""
 _LOGPROBS: Final = "message.output_text.logprobs"
@@ -292,8 +291,8 @@ def _items(row: Mapping[str, Any], kinds: dict[str, str]) -> Iterator[Json]:
     role = row["role"]
     if role in ("tool", "function"):
         call_id = row.get("tool_call_id") or ""
-        kind = _OUTPUT_OF[kinds.get(call_id, "function")]
-        yield {"type": kind, "call_id": call_id, "output": _output(row.get("content"))}
+        item, _ = _CALL_OF[kinds.get(call_id, "function")]
+        yield {"type": f"{item}_output", "call_id": call_id, "output": _output(row.get("content"))}
         return
     content = row.get("content") or row.get("refusal")
     if role == "assistant":

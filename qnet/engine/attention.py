@@ -8,7 +8,7 @@ pluggable attention works.
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from itertools import accumulate, groupby
+from itertools import groupby
 from typing import Any
 
 import torch
@@ -17,7 +17,7 @@ from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from transformers.masking_utils import ALL_MASK_ATTENTION_FUNCTIONS, sdpa_mask
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
-from qguide.qnet.engine.fused_attention import Session, attend_sessions, sessions
+from qguide.qnet.engine.fused_attention import Session, attend_sessions, read_rows, sessions, spans_of
 from qguide.qnet.engine.kernels import Scoring, dense_attention, plain_attention, tiled_attention, upload
 from qguide.qnet.engine.kv_buffer import KVBuffer
 from qguide.qnet.engine.stacks import StackedRows, attend_beginnings, begun_rows
@@ -110,16 +110,6 @@ class SegmentGroup:
         """Positions of its tokens."""
         return [position for segment in self.segments for position in segment.positions]
 
-    @property
-    def read_rows(self) -> list[int]:
-        """The rows that are read, counted from the group's first one; each once, in order."""
-        starts = accumulate((len(segment.token_ids) for segment in self.segments), initial=0)
-        return [
-            start + row
-            for start, segment in zip(starts, self.segments, strict=False)
-            for row in sorted(set(segment.read))
-        ]
-
     def chunks(self, like: Tensor, *, only_read: bool, window: int | None, partly: Columns) -> list[Chunk]:
         """Its rows in chunks, behind a window also of the columns `partly`, which only some of them see."""
         at_once = _ROWS_AT_ONCE.get(like.device.type, _ROWS_ELSEWHERE)
@@ -189,10 +179,7 @@ class AttentionMetadata:
     @property
     def spans(self) -> Iterator[tuple[PackedSegment, slice]]:
         """Each segment and the rows of the packed batch that are its tokens."""
-        start = 0
-        for segment in self.segments:
-            yield segment, slice(start, start + len(segment.token_ids))
-            start += len(segment.token_ids)
+        return spans_of(self.segments)
 
     @property
     def read_rows(self) -> list[int]:
@@ -303,7 +290,7 @@ def _look_back(
 ) -> Tensor:
     """Attention of a group's rows, (T, H, D); in the last layer the unread ones become zeros."""
     seen, window = metadata.view(group, scoring.window)
-    read = group.read_rows if layer == metadata.last_layer else None
+    read = read_rows(group.segments) if layer == metadata.last_layer else None
     # Where all are read, picking them would only be a copy.
     if read is not None and len(read) == query_HTD.shape[1]:
         read = None

@@ -5,7 +5,7 @@ A GPU runs a kernel over a few hundred tokens in less time than a host needs to 
 attention here: over all columns, under one mask that is made once for all layers.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from math import inf
 from typing import TYPE_CHECKING
@@ -21,6 +21,19 @@ if TYPE_CHECKING:
 
 _ALIGNED = 8
 """Columns of which a mask's rows are multiples, as the kernels want it in 16-bit types."""
+
+
+def spans_of(segments: Iterable["PackedSegment"]) -> Iterator[tuple["PackedSegment", slice]]:
+    """Each segment and the rows that are its tokens, where the segments' tokens follow each other."""
+    start = 0
+    for segment in segments:
+        yield segment, slice(start, start + len(segment.token_ids))
+        start += len(segment.token_ids)
+
+
+def read_rows(segments: Iterable["PackedSegment"]) -> list[int]:
+    """The rows that are read, counted from the first segment's first one; each once, in order."""
+    return [span.start + row for one, span in spans_of(segments) for row in sorted(set(one.read))]
 
 
 @dataclass(slots=True)
@@ -44,13 +57,6 @@ class Session:
     @property
     def _tokens(self) -> int:
         return sum(len(segment.token_ids) for segment in self.segments)
-
-    @property
-    def _spans(self) -> Iterator[tuple["PackedSegment", slice]]:
-        start = 0
-        for segment in self.segments:
-            yield segment, slice(start, start + len(segment.token_ids))
-            start += len(segment.token_ids)
 
     def write(self, layer: int, key_HTD: Tensor, value_HTD: Tensor) -> None:
         """Write a layer's new keys and values to the buffer."""
@@ -96,15 +102,14 @@ class Session:
 
     def _read(self, device: torch.device) -> Tensor:
         if self._read_R is None:
-            rows = [span.start + row for one, span in self._spans for row in sorted(set(one.read))]
-            self._read_R = upload(rows, device, dtype=torch.long)
+            self._read_R = upload(read_rows(self.segments), device, dtype=torch.long)
         return self._read_R
 
     def _mask(self, like: Tensor, columns: int, read_R: Tensor | None) -> Tensor | None:
         if self._tokens == 1 and self._is_causal():
             return None
         if self._bias_TC is None:
-            self._bias_TC = _bias(list(self._spans), columns, like)
+            self._bias_TC = _bias(list(spans_of(self.segments)), columns, like)
         bias_RC = self._bias_TC if read_R is None else self._bias_TC[read_R]
         return bias_RC[:, :columns]
 

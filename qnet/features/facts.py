@@ -172,14 +172,14 @@ def _said_of(action: ActionWords, facts: Facts, hasher: Hasher) -> dict[str, lis
         for clause in clauses:
             template = hasher.template(clause)
             if held := own.intersection(clause):
-                told = found[_rest(action, held)]
+                told = found[action.without(held)]
                 named = tuple(_OWN if word in own else kept for word, kept in zip(clause, template, strict=True))
                 told[" ".join(named)] = SAID
                 told.update(facts_of(clause, named, hasher, facts.words))
                 told.update(_compared(clause, named, facts))
             elif concerned:
                 pairs = [f"{place}={word}" for place, word in facts_of(clause, template, hasher, facts.words)]
-                found[_rest(action, concerned)].update(dict.fromkeys(hasher.known(pairs, FACT), "on its page"))
+                found[action.without(concerned)].update(dict.fromkeys(hasher.known(pairs, FACT), "on its page"))
     return {rest: [f"{place}={word}" for place, word in told.items()][-_MOST_FACTS:] for rest, told in found.items()}
 
 
@@ -196,9 +196,3 @@ def _compared(clause: Clause, named: Clause, facts: Facts) -> Iterator[tuple[str
         if named[i] == ANY_NUMBER and is_number(word):
             for place, number in facts.numbers:
                 yield f"{name}|{i} beside {place}", "more" if float(word) > number else "no more"
-
-
-def _rest(action: ActionWords, held: frozenset[str]) -> str:
-    """An action less words that a sentence has."""
-    words = zip(action.places, action.words, strict=True)
-    return " ".join((action.verb, *(f"{place}={word}" for place, word in words if word not in held)))

@@ -306,18 +306,12 @@ def candidate_features(state: State, candidate: Message) -> Sparse:
             state.beside_key.beside(key),
             state.beside_form.beside(form),
             families_of(of_verb, hasher).beside(verb),
-            families_of(of_rest, hasher).beside(hasher.hashes([_rest(action, found)])),
+            families_of(of_rest, hasher).beside(hasher.hashes([action.without(found.held)])),
             families_of(of_acts, hasher).beside(np.concatenate([key, form])),
             families_of({"said-any": hasher.hashes([said])}, hasher),
         ]
     )
     return joined(of_words, hasher.sparse(candidate_families(state.facts, action, skeletal, hasher), FACTS))
-
-
-def _rest(action: ActionWords, found: _Found) -> str:
-    """An action less the words that its sentence has: of a column and a method, the method."""
-    words = zip(action.places, action.words, strict=True)
-    return " ".join((action.verb, *(f"{p}={w}" for p, w in words if w not in found.held)))
 
 
 def _answer_before(action: ActionWords, state: Words) -> str:

@@ -5,12 +5,14 @@ import re
 from ast import literal_eval
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import lru_cache, wraps
 from itertools import combinations, pairwise
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
-from qguide.qnet.chat_messages import message_key
+from qguide.qnet.chat_messages import json_object, message_key
 from qguide.qnet.types import Message, ToolCall
+
+Told = TypeVar("Told")
 
 _WORD: Final = re.compile(r"\w+(?:[-'.:/]\w+)*")
 _NAME: Final = re.compile(r"[/_]")
@@ -58,6 +60,11 @@ class ActionWords:
     places: tuple[str, ...]
     words: tuple[str, ...]
 
+    def without(self, held: Collection[str]) -> str:
+        """The action less words that a sentence has: of a column and a method, the method."""
+        words = zip(self.places, self.words, strict=True)
+        return " ".join((self.verb, *(f"{place}={word}" for place, word in words if word not in held)))
+
 
 def read_part(text: str) -> str:
     """The beginning and the end of a text that is longer than features read."""
@@ -65,16 +72,18 @@ def read_part(text: str) -> str:
     return text if len(text) <= _MOST_CHARACTERS else f"{text[:half]}\n{text[-half:]}"
 
 
-def words_of(text: str) -> tuple[str, ...]:
-    """The different words of a text in lower case, in the order of first appearance."""
-    return _words(read_part(text))
+def _read_in_part(read: Callable[[str], Told]) -> Callable[[str], Told]:
+    """The function of a part of each text, and remembered by that: a cache of whole texts would keep all of them."""
+    remembered = lru_cache(_CACHED_TEXTS)(read)
+
+    @wraps(read)
+    def part_read(text: str) -> Told:
+        return remembered(read_part(text))
+
+    return part_read
 
 
-def sentences_of(text: str) -> tuple[tuple[str, ...], ...]:
-    """The words of each sentence or line of a text."""
-    return _sentences(read_part(text))
-
-
+@_read_in_part
 def clauses_of(text: str) -> tuple[tuple[str, ...], ...]:
     """The words of each sentence or line, and apart from them those behind a colon.
 
@@ -82,11 +91,6 @@ def clauses_of(text: str) -> tuple[tuple[str, ...], ...]:
     beginning, such as that of a line of a log, keeps the first word behind the colon: who says
     "error" is told there. Of a text that is JSON each object is a clause of its own fields.
     """
-    return _clauses(read_part(text))
-
-
-@lru_cache(_CACHED_TEXTS)
-def _clauses(text: str) -> tuple[tuple[str, ...], ...]:
     if text.startswith(_JSON) and (told := _json_clauses(text)) is not None:
         return told
     found: list[tuple[str, ...]] = []
@@ -182,13 +186,15 @@ def _value(word: str) -> float | None:
     return float(word.replace(",", "").replace("\u2212", "-"))
 
 
-@lru_cache(_CACHED_TEXTS)
-def _words(text: str) -> tuple[str, ...]:
+@_read_in_part
+def words_of(text: str) -> tuple[str, ...]:
+    """The different words of a text in lower case, in the order of first appearance."""
     return tuple(dict.fromkeys(_WORD.findall(text.lower())))
 
 
-@lru_cache(_CACHED_TEXTS)
-def _sentences(text: str) -> tuple[tuple[str, ...], ...]:
+@_read_in_part
+def sentences_of(text: str) -> tuple[tuple[str, ...], ...]:
+    """The words of each sentence or line of a text."""
     found = (tuple(_WORD.findall(part.lower())) for part in _SENTENCE_END.split(text))
     return tuple(words for words in found if words)
 
@@ -239,13 +245,9 @@ def action_words(reply: Message, seen: str = "") -> ActionWords:
     return ActionWords(" ".join(said), verb, ("",) * len(said[1:]), tuple(said[1:]))
 
 
+@_read_in_part
 def listed_choices(text: str) -> dict[str, str]:
     """The lines of a list of choices by their numbers or letters; none of a single one."""
-    return _choices(read_part(text))  # a cache of whole texts would keep all that agents ever read
-
-
-@lru_cache(_CACHED_TEXTS)
-def _choices(text: str) -> dict[str, str]:
     listed = {number.lower(): choice for number, choice in _LISTED.findall(text)}
     return listed if len(listed) > 1 else {}
 
@@ -255,11 +257,7 @@ def _fields_of(text: str) -> ActionWords | None:
 
     Its verb is the field that names what is done.
     """
-    try:
-        fields = json.loads(text) if text.startswith("{") else None
-    except (ValueError, RecursionError):  # no JSON, or nested without end
-        return None
-    if fields is None:
+    if not text.startswith("{") or (fields := json_object(text)) is None:
         return None
     named = _named_words(fields)
     said = [next((i for i, (place, _) in enumerate(named) if place == name), -1) for name in _VERBS]

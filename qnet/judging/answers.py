@@ -8,6 +8,7 @@ from typing import Final
 
 from pydantic import BaseModel, ValidationError
 
+from qguide.qnet.chat_messages import json_object
 from qguide.qnet.errors import JudgeAnswerError
 from qguide.qnet.judging.prompt import HIGHEST
 from qguide.qnet.judging.settings import REASON
@@ -99,11 +100,8 @@ def _last_object(text: str) -> dict[str, object]:
     end = _bare_object(text)[-_OBJECT_CHARACTERS:]
     start = len(end)
     while (start := end.rfind("{", 0, start)) >= 0:
-        try:
-            found = json.loads(end[start:])
-        except (ValueError, RecursionError):  # a brace within a string, or of an inner object
-            continue
-        return found if isinstance(found, dict) else {}
+        if (found := json_object(end[start:])) is not None:  # else a brace within a string, or of an inner object
+            return found
     return {}
 
 

@@ -154,8 +154,8 @@ class Judge:
             verdicts = [answer.verdict for answer in answers if answer.verdict]
         return ScoreResult(
             q_values=unique.of_each(values),
-            computed_tokens=sum(_tokens(a.spent) for a in answers if not a.cached),
-            cached_tokens=sum(_tokens(a.spent) for a in answers if a.cached),
+            computed_tokens=sum(a.spent.tokens for a in answers if not a.cached),
+            cached_tokens=sum(a.spent.tokens for a in answers if a.cached),
             upstream=_usage_of(answers),
             verdicts=unique.of_each(verdicts),
         )
@@ -276,8 +276,7 @@ class Judge:
                 self.observe("failed", total_of(answered))
                 raise
             finally:
-                tokens = _tokens(total_of(answered))
-                self._budget.spend(tokens, caller=current_tenant().name)
+                self._budget.spend(total_of(answered).tokens, caller=current_tenant().name)
         return drawn, total_of(answered)
 
     async def _draw_or_explain(self, question: History) -> Candidate:
@@ -329,10 +328,6 @@ def _may_mean_logprobs(error: UpstreamRefusedError) -> bool:
     if "logprobs" in parameter or "logprobs" in str(error):
         return True
     return not parameter and "content" not in error.upstream_code
-
-
-def _tokens(spent: TokenUsage) -> int:
-    return spent.prompt_tokens + spent.completion_tokens
 
 
 def _usage_of(answers: Sequence[_Answer]) -> UpstreamCalls:

@@ -1,13 +1,11 @@
-"""Failures of an upstream: its health check, and its errors as what they mean to the caller."""
+"""Errors of an upstream as what they mean to the caller."""
 
-import asyncio
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final
 
 import httpx
 
-from qguide.qnet.body_limits import AnswerTooLargeError, UnknownEncodingError, read_bounded
 from qguide.qnet.errors import (
     HistoryTooLongError,
     QGuideError,
@@ -23,33 +21,8 @@ from qguide.qnet.policies.answers import Refusal, read_refusal, retry_after_s
 FORBIDDEN: Final = (401, 403)
 
 
-async def health_problem(http: httpx.AsyncClient, *, timeout: httpx.Timeout, max_answer_bytes: int) -> str | None:
-    """Reason why an upstream cannot be used; "" if it can be.
-
-    An upstream without a list of models is healthy: a 404 or a 501 shows that it answers. None if it
-    could not be asked because all connections were busy, which says nothing about it.
-    """
-    try:
-        async with asyncio.timeout((timeout.connect or 0) + (timeout.read or 0)):
-            async with http.stream("GET", "models", timeout=timeout) as response:
-                await read_bounded(response, max_bytes=max_answer_bytes)
-    except (AnswerTooLargeError, UnknownEncodingError) as error:
-        return str(error)
-    except httpx.PoolTimeout:
-        return None
-    except TimeoutError:
-        return "did not finish its answer in time"
-    except (httpx.TransportError, httpx.DecodingError) as error:
-        return f"does not answer ({type(error).__name__})"
-    if response.status_code in FORBIDDEN:
-        return f"refuses this server's key with {response.status_code}"
-    ill = response.is_server_error and response.status_code != _NOT_IMPLEMENTED
-    return f"answers with {response.status_code}" if ill else ""
-
-
 _REFUSED: Final = (400, 413, 422)
 _UNKNOWN: Final = 404
-_NOT_IMPLEMENTED: Final = 501
 _BUSY: Final = 429
 _OVERLOADED: Final = (503, 529)
 _PASSING: Final = (408, 502, 504)

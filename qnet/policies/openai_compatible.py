@@ -176,7 +176,7 @@ class OpenAICompatiblePolicy:
         return self._circuits.are_open
 
     async def health_problem(self) -> str | None:
-        """Reason why the upstream cannot be used; see `qguide.qnet.policies.failures`."""
+        """Reason why the upstream cannot be used; see `UpstreamHttp`."""
         problem = await self._http.health_problem()
         if problem is not None:
             self._circuits.checked(is_well=not problem)

@@ -226,16 +226,9 @@ GEMINI: Final = Dialect(
     placed=gemini_requests.placed,
     one_of=gemini_answers.one_of,
 )
+_DIALECTS: Final = {dialect.name: dialect for dialect in (CHAT, MESSAGES, RESPONSES, GEMINI)}
 
 
 def build_dialect(name: DialectName, max_tokens_name: MaxTokensName = "max_tokens") -> Dialect:
     """The dialect in which an upstream is asked."""
-    match name:
-        case "chat":
-            return replace(CHAT, max_tokens_name=max_tokens_name)
-        case "messages":
-            return MESSAGES
-        case "responses":
-            return RESPONSES
-        case "gemini":
-            return GEMINI
+    return replace(CHAT, max_tokens_name=max_tokens_name) if name == "chat" else _DIALECTS[name]

@@ -16,7 +16,7 @@ from qguide.qnet.body_limits import (
 )
 from qguide.qnet.errors import InvalidRequestError, UpstreamError, UpstreamTimeoutError, UpstreamUnavailableError
 from qguide.qnet.policies.answer_parsing import is_stream
-from qguide.qnet.policies.failures import health_problem
+from qguide.qnet.policies.failures import FORBIDDEN
 from qguide.qnet.policies.upstream_settings import UpstreamLimits
 from qguide.qnet.work import session_headers, trace_headers
 
@@ -26,6 +26,7 @@ _KEPT_S = 4.0
 """Longest time that an idle connection is used again. uvicorn, and so vLLM, closes it after 5 s: a
 client that waits as long sends some requests into connections that are just being closed."""
 _LARGE_CHARACTERS = 65_536
+_NOT_IMPLEMENTED = 501
 _BYTES_PER_VALUE = 8
 """The least that a JSON value of an answer takes on average, if the answer is of full size."""
 
@@ -73,10 +74,29 @@ class UpstreamHttp:
         await self._http.aclose()
 
     async def health_problem(self) -> str | None:
-        """Reason why the upstream cannot be used; see `qguide.qnet.policies.failures`."""
+        """Reason why the upstream cannot be used; "" if it can be.
+
+        An upstream without a list of models is healthy: a 404 or a 501 shows that it answers. None if
+        it could not be asked because all connections were busy, which says nothing about it.
+        """
         limits = self._limits
         timeout = httpx.Timeout(limits.connect_timeout_s, read=limits.poll_timeout_s)
-        return await health_problem(self._http, timeout=timeout, max_answer_bytes=limits.max_answer_bytes)
+        try:
+            async with asyncio.timeout(limits.connect_timeout_s + limits.poll_timeout_s):
+                async with self._http.stream("GET", "models", timeout=timeout) as response:
+                    await read_bounded(response, max_bytes=limits.max_answer_bytes)
+        except (AnswerTooLargeError, UnknownEncodingError) as error:
+            return str(error)
+        except httpx.PoolTimeout:
+            return None
+        except TimeoutError:
+            return "did not finish its answer in time"
+        except (httpx.TransportError, httpx.DecodingError) as error:
+            return f"does not answer ({type(error).__name__})"
+        if response.status_code in FORBIDDEN:
+            return f"refuses this server's key with {response.status_code}"
+        ill = response.is_server_error and response.status_code != _NOT_IMPLEMENTED
+        return f"answers with {response.status_code}" if ill else ""
 
     async def post(
         self,

@@ -1,11 +1,11 @@
 """A tokenizer's chat template, its input rows, and messages as rows in the shapes it expects."""
 
-import json
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Final, Literal
 
+from qguide.qnet.chat_messages import json_object
 from qguide.qnet.errors import RenderingError
 from qguide.qnet.types import Message, Role, ToolCall
 
@@ -261,13 +261,8 @@ def _merged(messages: Sequence[Message], role: Role) -> Message:
 
 def _arguments(call: ToolCall, style: RowStyle) -> object:
     """An object, as most templates expect it; the text itself where it is none."""
-    if style.arguments_as_text:
-        return call.canonical_arguments
-    try:
-        arguments = json.loads(call.canonical_arguments)
-    except (ValueError, RecursionError):
-        return call.canonical_arguments
-    return arguments if isinstance(arguments, dict) else call.canonical_arguments
+    read = None if style.arguments_as_text else json_object(call.canonical_arguments)
+    return call.canonical_arguments if read is None else read
 
 
 Thinking = Literal["kept", "dropped"]

@@ -9,7 +9,6 @@ Each may stand alone, or before others: `validity+votes` takes the candidates of
 and of these the ones with most votes; `votes+embedded` is the majority, with its ties broken by Q.
 """
 
-import json
 import math
 import re
 from collections import Counter
@@ -17,7 +16,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Final, Literal, cast, get_args
 
-from qguide.qnet.chat_messages import effects_of
+from qguide.qnet.chat_messages import effects_of, json_object
 from qguide.qnet.decision.selection import log_likelihoods
 from qguide.qnet.errors import ScorerUnavailableError
 from qguide.qnet.types import History, Message, Scorer, ScoreRequest, ScoreResult, ToolCall
@@ -145,12 +144,9 @@ def _is_valid_call(call: ToolCall, functions: Mapping[str, Mapping[str, Any]]) -
         return False
     if call.kind == "custom":
         return True
-    try:
-        arguments = json.loads(call.arguments or "{}")
-    except (ValueError, RecursionError):
-        return False
+    arguments = json_object(call.arguments or "{}")
     schema = functions.get(call.name, {}).get("parameters", True)
-    return isinstance(arguments, dict) and conforms(arguments, schema)
+    return arguments is not None and conforms(arguments, schema)
 
 
 MOST_CHECKS: Final = 10_000
