@@ -37,11 +37,7 @@ class Check(Generic[Subject]):
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """Result of one check.
-
-    Attributes:
-        detail: what was done instead, or why there was nothing to check.
-    """
+    """Result of one check."""
 
     check: Check[Any]
     outcome: Outcome

@@ -19,12 +19,7 @@ and is sent the indices of the requests that have been given up."""
 
 @dataclass(frozen=True, slots=True)
 class CacheUse:
-    """Cache state of a scorer.
-
-    Attributes:
-        nbytes: of keys and values.
-        evictions: histories dropped so far because the budget was full.
-    """
+    """Cache state of a scorer."""
 
     nbytes: int = 0
     evictions: int = 0
@@ -36,7 +31,6 @@ class CachingScorer(Scorer):
     A subclass defines `score` or `slices`, and of the rest what it does.
 
     Attributes:
-        context: most tokens of history and candidate; None: no limit.
         reads_ahead: it can read a history before it has candidates.
     """
 

@@ -136,7 +136,6 @@ class DifferenceSequence:
     Attributes:
         alpha: probability that the true difference is ever outside; each end has half of it.
         above, below: logarithms of the fortunes of the bets against each value.
-        arms: unguided and guided episodes.
     """
 
     alpha: float
@@ -235,7 +234,6 @@ class DropDetector:
         patience: least mean number of episodes to an alarm where there is no drop.
         since: number of episodes before the drop, as far as it is seen.
         fortune: logarithm of what the gambler has.
-        count: number of episodes.
     """
 
     patience: float
@@ -271,8 +269,6 @@ class HarmDetector:
     Attributes:
         since: number of the first episode with harm, as far as it is seen.
         fortune: logarithm of what the gambler has.
-        mean: outcome of the latest episodes.
-        arms: unguided and guided episodes since then.
     """
 
     patience: float

@@ -46,7 +46,6 @@ class Message:
 
     Attributes:
         content: "" where the turn is nothing but tool calls.
-        tool_calls: the assistant's.
         tool_call_id: which call a tool's turn is the result of; not compared, like the id itself.
         wire: the turn as it came over OpenAI's API, if it did; upstreams and callers get it back
             as it was, nothing else reads it.
@@ -140,17 +139,13 @@ class Candidate:
     """A candidate for the next turn, and its cost.
 
     Attributes:
-        message: the assistant's reply (the whole ReAct step).
         completion_tokens: tokens generated for it, the end-of-turn token included; 0 for the
             copy of a candidate that could only be drawn once.
         logprob: sum of log pi(token) at temperature 1, or None if unknown.
-        finished: False where max_tokens cut it off.
         prompt_tokens: of the history it was drawn after, the same for all that were drawn with
             it; 0 if unknown.
         spent: on the first candidate of each request to an upstream, what that request cost; of
             several candidates in one request only the sum of the completion tokens is known.
-        finish_reason: the upstream's word for why it ended.
-        logprobs: of its tokens, as the upstream gave them.
         extra: whatever else the upstream said of it.
         answer_extra: whatever else the upstream's answer said, the same for all candidates in it.
         native: the upstream's answer, if it is no chat completion.
@@ -262,7 +257,6 @@ class HistoryWindow:
 
     Attributes:
         read_messages: those of the task, and the newest ones.
-        left_out_messages: those between them.
         left_out_tokens: of the messages that were left out; estimated without a tokenizer.
         read_tokens: of the messages that were read; 0 in an episode's state of before.
     """

@@ -124,8 +124,6 @@ class UpstreamCalls:
     Attributes:
         calls: requests that the upstream answered.
         cached_calls: requests that an earlier answer made unnecessary.
-        prompt_tokens: tokens that the upstream read.
-        completion_tokens: tokens that it generated.
     """
 
     calls: int = 0

@@ -29,11 +29,7 @@ _TASK: Final = "You are in a room. You see a desk 1. Your task is to: find the m
 
 
 class DoctorFinding(NamedTuple):
-    """Result of one check.
-
-    Attributes:
-        found: what there is; of a fault, the reason and the remedy.
-    """
+    """Result of one check."""
 
     status: Status
     checked: str

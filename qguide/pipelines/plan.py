@@ -110,11 +110,7 @@ class Stage:
     """A stage whose job file has been read.
 
     Attributes:
-        config: the job's configuration, overrides included.
         arguments: the command line after `qguide`.
-        output: absolute path of the run folder that it writes.
-        needs: stages that have to be finished first, in the order of the file.
-        slots: number of slots that it takes.
         program: what is started with the arguments; this process's Python with QGuide.
     """
 
@@ -141,12 +137,7 @@ class Stage:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """The stages by name, in the order of the file.
-
-    Attributes:
-        output: folder of the log files and the summary.
-        wanted: names of the stages to run.
-    """
+    """The stages by name, in the order of the file."""
 
     output: Path
     slots: int

@@ -47,11 +47,7 @@ class StopSignals:
 
 @dataclass(frozen=True, slots=True)
 class _Running:
-    """A stage that runs.
-
-    Attributes:
-        metrics_end: length of its metrics before this start.
-    """
+    """A stage that runs."""
 
     stage: Stage
     process: StageProcess

@@ -21,12 +21,7 @@ _KEPT_FOR_THE_JOB: Final = {"config.json", "metrics.jsonl", "run.lock", "trainin
 
 
 class Fingerprint(Row):
-    """The configuration and inputs of a stage that has begun.
-
-    Attributes:
-        config: the job's configuration.
-        inputs: hash of each input, by the name in the configuration.
-    """
+    """The configuration and inputs of a stage that has begun."""
 
     config: dict[str, JsonValue]
     inputs: dict[str, str]
@@ -100,8 +95,6 @@ class StageSummary(BaseModel, extra="forbid"):
     """One stage, over all of its starts.
 
     Attributes:
-        starts: how often its process was started.
-        wall_s, cpu_s: time of all its starts.
         exit_status: of its last process; None while it has not ended.
         failures: tasks that its last process could not play.
         made_of: what its output was made of, once it has finished.
@@ -123,12 +116,7 @@ class StageSummary(BaseModel, extra="forbid"):
 
 
 class Summary(BaseModel, extra="forbid"):
-    """A pipeline's summary.
-
-    Attributes:
-        wall_s: time of all runs of the pipeline, in which stages ran side by side.
-        cpu_s: CPU time of all stages.
-    """
+    """A pipeline's summary."""
 
     version: Literal[1] = 1
     wall_s: float = 0.0

@@ -43,8 +43,6 @@ class Deadline:
 
     Attributes:
         at: by the running loop's clock; None never comes.
-        timeout_s: how far off it was.
-        remedy: what the caller may do about it.
     """
 
     at: float | None = None
@@ -135,12 +133,7 @@ class _TimeIsUpError(Exception):
 
 
 class _Draw:
-    """A draw under way, whose candidates are taken as they finish.
-
-    Attributes:
-        answered: usage of the requests of upstreams, also of those whose candidates nobody took.
-        has_ended: all its candidates were taken.
-    """
+    """A draw under way, whose candidates are taken as they finish."""
 
     def __init__(self, work: Coroutine[Any, Any, list[Candidate]]) -> None:
         self._come: list[Candidate] = []

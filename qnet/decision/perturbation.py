@@ -35,12 +35,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class TaskPlace:
-    """Place of the task's description in a history.
-
-    Attributes:
-        message: index of the first user message.
-        start, end: of the task's description in that message.
-    """
+    """Place of the task's description in a history."""
 
     message: int
     start: int
@@ -213,9 +208,6 @@ class PerturbedPolicy:
     """A policy for one decision: the first candidate after the history, the others reworded.
 
     `draw_texts` says how, however many calls it takes.
-
-    Attributes:
-        perturbed: candidates drawn under a paraphrase so far.
     """
 
     def __init__(

@@ -50,10 +50,8 @@ class ActionTaken:
     """One action of a step below its threshold.
 
     Attributes:
-        candidates: indices of the candidates that it drew.
         best_q: of all candidates after it.
         spent: tokens of the draw, those of candidates that could not be scored included.
-        judged: requests to a judge that scored them.
     """
 
     action: ThresholdAction
@@ -69,7 +67,6 @@ class BelowThreshold:
     """A step whose best Q was below the threshold.
 
     Attributes:
-        below: the threshold.
         best_q: of the step's first candidates.
     """
 

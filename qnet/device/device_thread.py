@@ -74,7 +74,6 @@ class BatchRun:
     """One micro-batch that gave its results.
 
     Attributes:
-        requests: how many.
         run_s: on the device, without the turns of others.
     """
 

@@ -29,11 +29,6 @@ class QueuedRequest:
     """A request, queued or being served, and the future of its result.
 
     Attributes:
-        caller: the caller whose share of time it uses.
-        cost: in the worker's unit.
-        queued_at: when it was put into the queue; None before.
-        taken_at: when its batch began; None while it is in the queue.
-        given_up: its caller has left, or its time is up.
         spent: what its slices have cost until now, the running one included.
         origin: the request that it is a part of; None if it is one of its own.
     """

@@ -38,9 +38,6 @@ class PackedSegment:
     """New tokens of one conversation, in one forward pass.
 
     Attributes:
-        buffer: where the conversation's keys and values lie.
-        token_ids: the new tokens.
-        positions: their positions.
         column: their keys and values go here and after.
         seen: earlier columns that every token sees.
         bias: what hides the columns from `own` to the last new one, (tokens, columns), 0 or -inf,
@@ -81,7 +78,6 @@ class Chunk:
     """Some rows of a segment, few enough that their scores stay small.
 
     Attributes:
-        rows: how many.
         columns: those they may see beside the ones that all see.
         bias: (rows, B), what hides the last B of these, or of `partly` and these.
         partly: columns before, which some of the group's rows see.

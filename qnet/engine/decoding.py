@@ -24,13 +24,9 @@ class Draw:
     """One continuation, as far as it has come.
 
     Attributes:
-        temperature: 0 takes the likeliest token.
         uniforms: a random number in [0, 1) for each token it may have.
-        token_ids: what was drawn, the stop token included.
         logprob: sum of the tokens' log-probabilities at temperature 1.
-        stopped: whether a stop token was drawn.
         columns: where the keys and values of its tokens lie.
-        given_up: its request has been given up.
     """
 
     temperature: float
@@ -64,7 +60,6 @@ class _Session:
 
     Attributes:
         lines: the draws that are not done, by what they have said.
-        owner: index of the history.
     """
 
     def __init__(self, job: DrawsAfter, entry: Entry, *, owner: int) -> None:

@@ -97,10 +97,7 @@ class _Passes:
 
     Attributes:
         room: tokens of one pass; 0 runs each sequence by itself.
-        spent: tokens by request.
         known: tokens of each request's history that had been computed before.
-        digest: applied to each continuation.
-        found: by request, the digests by continuation.
     """
 
     room: int
@@ -130,7 +127,6 @@ class FullSequenceModel(Generic[Found]):
     Attributes:
         way: how it runs; see the module.
         reason: why not in a better way; empty for the best.
-        states: kept between calls.
     """
 
     def __init__(

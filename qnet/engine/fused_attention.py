@@ -38,11 +38,7 @@ def read_rows(segments: Iterable["PackedSegment"]) -> list[int]:
 
 @dataclass(slots=True)
 class Session:
-    """Neighbours in the packed row whose new tokens lie in one buffer, column after column.
-
-    Attributes:
-        start: index of their first row.
-    """
+    """Neighbours in the packed row whose new tokens lie in one buffer, column after column."""
 
     segments: list["PackedSegment"]
     start: int

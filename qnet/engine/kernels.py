@@ -254,9 +254,6 @@ class LastLayerPruning:
 
     A trunk may serve several threads at once (a Q model and its shadow): each prunes its own
     forward passes.
-
-    Attributes:
-        layer: the last layer's index, None while nothing is pruned.
     """
 
     def __init__(self) -> None:

@@ -27,8 +27,6 @@ class ScoringMemory:
     """Bytes that scoring takes.
 
     Attributes:
-        parameters: number of the trunk's parameters.
-        weights: bytes of the trunk's weights.
         token: keys and values of one token.
         session: keys and values of one history, with the room that a buffer keeps, and a hybrid's states.
         forward: most that one forward pass takes beside weights, keys and values.

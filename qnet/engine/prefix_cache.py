@@ -62,7 +62,6 @@ class PrefixCache:
     Attributes:
         nbytes: of the prefixes kept; what several share counts once.
         copied: bytes of copies that were made of leased prefixes and still exist.
-        evictions: prefixes dropped so far because the budget was full.
     """
 
     def __init__(self, *, cache_bytes: int) -> None:

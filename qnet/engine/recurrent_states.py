@@ -29,7 +29,6 @@ class Branches:
     """Memory of the branches of a row, one of which a session's next history goes on from.
 
     Attributes:
-        tokens: of each branch.
         columns: of each branch among the keys and values.
         states: of recurrences, each (branches, …), and `windows` of convolutions.
         attended: keys and values of the attention layers, (1, H, columns, D).
@@ -81,7 +80,6 @@ class RecurrentState:
     """Memory of a model behind a history; nothing that uses it changes it.
 
     Attributes:
-        length: number of the history's tokens.
         last: (1, 1, …) outputs at the last one.
         nbytes: of its own: recurrent states, convolutions and windows.
     """
@@ -182,9 +180,7 @@ class StateCache:
     """Least-recently-used states of one model. Not thread-safe: the device thread owns it.
 
     Attributes:
-        cache_bytes: budget.
         nbytes: of what is kept; keys and values that several states see count once.
-        evictions: states dropped so far because the budget was full.
     """
 
     cache_bytes: int

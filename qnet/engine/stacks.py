@@ -225,11 +225,7 @@ def attend_beginnings(
 
 
 class StackedRows:
-    """Neighbours in the packed row whose buffers lie in one stack: one token each, or several under a bias.
-
-    Attributes:
-        rows: where they are in the packed row.
-    """
+    """Neighbours in the packed row whose buffers lie in one stack: one token each, or several under a bias."""
 
     def __init__(self, stack: Stack, segments: Sequence["PackedSegment"], start: int) -> None:
         self._stack = stack

@@ -41,7 +41,6 @@ class Distance:
 
     Attributes:
         value: 1 is the limit.
-        unknown, missing: the shares of words.
     """
 
     value: float

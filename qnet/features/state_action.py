@@ -69,7 +69,6 @@ class Words:
         last: words of the last observation; of a long one those that concern the task.
         recent: the same of the last six.
         all_last, earlier: all words of the last observation, and of those before it.
-        actions: the agent's, in order.
         answers: words of the observation after each action.
         sizes: how large the numbers of the last six observations are, each after its label.
         text: the last observations whole, in which the places of an action's words are looked up.
@@ -116,8 +115,6 @@ class _Found:
     """The sentence that the words of an action were read in, without those.
 
     Attributes:
-        words: its other words.
-        held: words of the action that it has.
         shared: number of those that the task has, too, bounded.
         source: words of the first sentence of the same text, such as a title.
         source_shared: number of those that the task has, too, bounded.

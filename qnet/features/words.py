@@ -52,7 +52,6 @@ class ActionWords:
         key: all of it; equal for replies of one effect, whatever was thought before.
         verb: a tool's name, or the first word of a text.
         places: of each further word, what it is an argument of; "" in a text.
-        words: the further words, in their order.
     """
 
     key: str

@@ -30,7 +30,6 @@ class _Use:
 
     Attributes:
         hour: those of the last hour, by minute.
-        calls, tokens: all of them.
         admitted: requests that are set aside.
     """
 

@@ -57,11 +57,7 @@ class JudgeUpstream(Policy, Protocol):
 
 @dataclass(frozen=True, slots=True)
 class _Answer:
-    """Values read from one answer, and its tokens.
-
-    Attributes:
-        verdict: None without criteria.
-    """
+    """Values read from one answer, and its tokens."""
 
     values: tuple[float, ...]
     spent: TokenUsage
@@ -95,11 +91,7 @@ _Read = Callable[[Candidate], tuple[tuple[float, ...], Verdict | None]]
 
 
 class Judge:
-    """A prompted chat model as a scorer; owned by one event loop.
-
-    Attributes:
-        observe: called at the end of each request with its tokens.
-    """
+    """A prompted chat model as a scorer; owned by one event loop."""
 
     def __init__(self, name: str, upstream: JudgeUpstream, settings: JudgeSettings) -> None:
         self.name = name

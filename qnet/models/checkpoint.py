@@ -54,11 +54,7 @@ class LoadedPolicy:
 
 @dataclass(frozen=True, slots=True)
 class LoadedQNet:
-    """A Q model ready to score with.
-
-    Attributes:
-        conversations: set where whole conversations are read, as a classifier of others does.
-    """
+    """A Q model ready to score with."""
 
     name: str
     model: QNet

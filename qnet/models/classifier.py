@@ -101,11 +101,6 @@ class RemoteClassifier:
     """A classifier without its weights.
 
     Attributes:
-        name: what the server calls it.
-        vocab_size: number of tokens that the model knows.
-        context: most tokens that the model takes.
-        manifest: with the hashes of the tokenizer's files and of the configuration.
-        conversations: see `LoadedQNet`.
         is_regression: the configuration says that the label is no class, so a server gives logits
             with and without activation.
     """

@@ -35,7 +35,6 @@ class EnsembleConfig(BaseModel, frozen=True, extra="forbid"):
     """Configuration of an ensemble.
 
     Attributes:
-        members: number of their folders.
         scales: factors of their values; empty: 1 each.
     """
 

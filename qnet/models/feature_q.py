@@ -38,7 +38,6 @@ class FeatureQConfig(BaseModel, frozen=True, extra="forbid"):
     """Configuration of a Q model without a network.
 
     Attributes:
-        model_type: tells its folder from that of a network.
         bits: weights have 2^bits places.
         salt: of the hashes, in hex.
         mean: value of a state of which nothing is known.

@@ -100,8 +100,6 @@ class RemoteTrunk:
     """A Q model whose trunk runs elsewhere.
 
     Attributes:
-        head: in float32.
-        trunk: its configuration.
         trunk_name: what the server of the trunk must call it.
     """
 

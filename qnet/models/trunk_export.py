@@ -36,13 +36,7 @@ TRUNK = "trunk."
 
 @dataclass(frozen=True, slots=True)
 class LoadedHead:
-    """A QNet without its trunk's weights, to be written in another format.
-
-    Attributes:
-        head: in float32, on the CPU.
-        trunk: its configuration.
-        trunk_name: what a server of the trunk must call it.
-    """
+    """A QNet without its trunk's weights, to be written in another format."""
 
     name: str
     head: ValueHead

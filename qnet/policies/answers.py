@@ -283,13 +283,7 @@ Groq, Mistral and Ark; few of them send a code."""
 
 @dataclass(frozen=True, slots=True)
 class Refusal:
-    """An upstream's error, in any of the usual shapes.
-
-    Attributes:
-        reason: its message.
-        code, kind: its code and its type; "" if it gave none.
-        parameter: the invalid field; None if it names none.
-    """
+    """An upstream's error, in any of the usual shapes."""
 
     reason: str = "it gave no reason"
     code: str = ""

@@ -41,7 +41,6 @@ class Admission:
     Attributes:
         opening: how often the circuit had opened when the call began.
         answers: how many calls had succeeded when it began.
-        group: the work that the call is part of, such as a step of an agent, if any.
     """
 
     opening: int

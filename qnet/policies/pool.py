@@ -70,7 +70,6 @@ class PolicyPool:
 
     Attributes:
         names: of the policies; the first one draws the greedy candidate, if one is wanted.
-        failures: why policies failed, by their names.
     """
 
     def __init__(self, shares: Sequence[tuple[str, Policy, int]]) -> None:

@@ -65,17 +65,10 @@ class Dialect:
     """Form of the requests to an upstream and of its answers.
 
     Attributes:
-        path: of requests, below the upstream's base URL.
-        answer: name of an answer, for errors.
         assembled: the answer that a stream's events add up to; None if they do not come to its
             end. What is malformed is left out.
         request_of: the request from that of a chat completion, and from the caller's own.
-        completion_of: the chat completion that says the same as an answer.
-        headers: of every request, with the key.
-        takes_n: False if a request draws one candidate.
         takes_stop: False if a request names no texts that end a candidate, or only some; they end it here.
-        as_stream: fields of a request whose answer is to be a stream.
-        max_tokens_name: the parameter of chat completions for the longest completion.
         counting: path of the route that counts a prompt's tokens, and what its requests may
             have of a request's fields; None if the dialect has no such route.
         compacting: likewise for the route that compacts a history.

@@ -21,14 +21,10 @@ class UpstreamLimits:
         timeout_s: longest silence of the upstream, between two pieces of an answer as well.
         connect_timeout_s: until a connection is made, or one of the pool is free.
         poll_timeout_s: longest silence during a health check.
-        max_connections: of the pool.
-        max_answer_bytes: a larger answer, compressed or not, is given up.
-        retries: after failures that may pass.
         patience_s: time for which retries go on, however many there are, also after a timeout and
             any failure of the server's; for jobs, which wait rather than fail. None: `retries`.
         longest_wait_s: before a retry; if the upstream asks for a longer wait (with `patience_s`,
             for one longer than that) there is no retry.
-        breaker_failures: in a row, after which nothing is sent for `breaker_open_s`.
     """
 
     timeout_s: float = 60.0

@@ -50,7 +50,6 @@ class ChatTemplate:
     """Renders rows with the tokenizer's template, on the same date every day.
 
     Attributes:
-        eos: the tokenizer's end-of-turn token.
         control_tokens: every special token; messages may contain only those in `THINKING_TAGS`.
     """
 
@@ -276,14 +275,12 @@ class TemplateTraits:
     """Traits of a chat template, as its renderings show them.
 
     Attributes:
-        style: of rows without calls.
         call_styles: of the calls that it prints with their results; others are rendered as text.
         system: a turn of its own, put into the first user's turn by the template, or put there by
             the renderer because the template refuses or loses it.
         system_alone: it takes a system message that no user's follows yet.
         later_system: it takes system messages at any place.
         users_in_a_row: it takes two user messages in a row.
-        thinking: whether thoughts stay in a finished turn.
         positional: a turn's text depends on the number of turns before it.
     """
 

@@ -61,7 +61,6 @@ class RenderedEpisode:
     """A whole conversation as tokens.
 
     Attributes:
-        token_ids: every token, in order.
         action_spans: [start, end) of each assistant message, its end-of-turn token included;
             Q(s, a) is read at `end - 1`.
     """

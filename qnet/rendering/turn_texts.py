@@ -146,12 +146,7 @@ def _opens_thinking(opened: str) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Observed:
-    """Text between two replies.
-
-    Attributes:
-        text: of the messages, with what closes the turn before them.
-        prompt: the generation prompt behind them.
-    """
+    """Text between two replies."""
 
     text: str
     prompt: str

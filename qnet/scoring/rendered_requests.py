@@ -32,7 +32,6 @@ class RenderedRequest:
     """A request as tokens, equal candidates once.
 
     Attributes:
-        action_spans: [start, end) of each action in the history.
         candidates: in the order of their tokens; each with the observation after it, where Q is
             read there.
         action_lengths: tokens of the action in each of `candidates`.
@@ -72,9 +71,7 @@ class RequestRenderer:
     """Makes tokens of the requests to one Q model.
 
     Attributes:
-        name: of the Q model.
         context: most tokens of history and candidate together.
-        reads_observation: Q is read after the observation that followed the action.
         features: what the value head reads beside hidden states. They are made here, beside the
             device and not on its thread: they depend on tokens alone.
         needs_history: the first token of an action has to follow another.
@@ -190,8 +187,6 @@ class ConversationRenderer:
     the template does with earlier turns.
 
     Attributes:
-        name: of the classifier.
-        context: most tokens of a conversation.
         pad_token_id: transformers' classifiers read at the last token that is not this one, so it
             is left out at the end; None where they read at the last token.
     """

@@ -31,12 +31,7 @@ _COUNTER = re.compile(r"^vllm:prefix_cache_(queries|hits)(?:_total)?(?:\{.*\})? 
 
 @dataclass(frozen=True, slots=True)
 class CacheCounters:
-    """Counters of vLLM's prefix cache since it started, for all of its clients.
-
-    Attributes:
-        queried_tokens: looked up; always 0 where prefix caching is off.
-        hit_tokens: found.
-    """
+    """Counters of vLLM's prefix cache since it started, for all of its clients."""
 
     queried_tokens: int
     hit_tokens: int
