@@ -193,7 +193,10 @@ def find_job(name: str) -> Job:
     """The job of a name, ours or an installed package's, or of `my_package.jobs:JOB`."""
     path = name if name in JOBS or ":" in name else plugins("jobs").get(name, name)
     if ":" not in path:
-        return _of_table(name)
+        if name not in JOBS or not JOBS[name].stage:
+            known = ", ".join(job.name for job in _ALL if job.stage)
+            raise ConfigError(f"job {name!r} is unknown; name one of {known}, or package.module:JOB")
+        return JOBS[name]
     try:
         job = import_named(path)
     except Exception as error:  # whatever the module of others raises
@@ -201,10 +204,3 @@ def find_job(name: str) -> Job:
     if not isinstance(job, Job):
         raise ConfigError(f"{name} is no job; name a variable that holds a `qguide.jobs.table.Job`")
     return job
-
-
-def _of_table(name: str) -> Job:
-    if name not in JOBS or not JOBS[name].stage:
-        known = ", ".join(job.name for job in _ALL if job.stage)
-        raise ConfigError(f"job {name!r} is unknown; name one of {known}, or package.module:JOB")
-    return JOBS[name]

@@ -72,11 +72,6 @@ def output_of(config: BaseModel) -> Path:
     return Path(getattr(config, OUTPUT)).resolve()
 
 
-def processes_of(config: BaseModel) -> int:
-    """Number of processes that a job starts; a trainer's configuration says it."""
-    return int(getattr(getattr(config, "optimization", None), "processes", 1))
-
-
 def reads_of(config: BaseModel) -> Iterator[Read]:
     """Everything that a job reads: fields that are paths, and fields that name models."""
     for field in type(config).model_fields:
@@ -168,6 +163,7 @@ def build_plan(pipeline: PipelineConfig, *, only: Sequence[str] = ()) -> Plan:
         if name in read_from:
             raise ConfigError(f"stage {name} reads its own output {outputs[name]}; change one")
         needed = {*stage.needs, *read_from}
+        trainer = getattr(configs[name], "optimization", None)
         stages[name] = Stage(
             name=name,
             job=stage.job,
@@ -176,7 +172,7 @@ def build_plan(pipeline: PipelineConfig, *, only: Sequence[str] = ()) -> Plan:
             reads=reads,
             output=outputs[name],
             needs=tuple(other for other in pipeline.stages if other in needed),
-            slots=stage.slots or min(processes_of(configs[name]), pipeline.slots),
+            slots=stage.slots or min(int(getattr(trainer, "processes", 1)), pipeline.slots),
         )
     wanted = frozenset(_with_needs(stages, only) if only else stages)
     for name in stages:

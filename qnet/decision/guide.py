@@ -15,7 +15,7 @@ from typing import Any, Final, Self
 
 from qguide.qnet.decision.decide import decide
 from qguide.qnet.decision.decision import Decision, Guidance, StepTimings
-from qguide.qnet.decision.perturbation import Paraphraser, PerturbedPolicy, different_texts, find_task
+from qguide.qnet.decision.perturbation import Paraphraser, PerturbedPolicy, find_task
 from qguide.qnet.errors import DeadlineExceededError, QGuideError
 from qguide.qnet.types import (
     AsyncScorer,
@@ -114,7 +114,7 @@ async def guide(
     paraphrase_ms = (perf_counter() - started) * 1e3
     texts = paraphrases.texts
     if perturbation.repeats_at == 0 and guidance.sampling.temperature == 0:
-        texts = different_texts(texts, place.text(history))
+        texts = tuple(text for text in dict.fromkeys(texts) if text != place.text(history))  # equal ones are one draw
         most = max(guidance.at_least, min(guidance.num_candidates, len(texts) + 1))
         guidance = replace(guidance, num_candidates=most)
     perturbed = PerturbedPolicy(policy, place, texts, repeats_at=perturbation.repeats_at)

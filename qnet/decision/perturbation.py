@@ -152,7 +152,7 @@ class Paraphraser:
             drawn = await self._draw(task, n - len(known), min(self._timeout_s, within_s or self._timeout_s))
         if isinstance(drawn, str):
             return _unchanged(task, n, drawn, known, total_of(answered))
-        texts = (*known, *(_usable(candidate, task) for candidate in drawn))
+        texts = (*known, *((c.message.content.strip() if c.finished else "") or task for c in drawn))
         usable = tuple(text for text in texts if text != task)
         if len(usable) > len(known):  # what failed is drawn again the next time
             await self._cache.put(key, _TEXTS.dump_json(usable))
@@ -178,11 +178,6 @@ class Paraphraser:
             return f"{self._policy.name} failed"
 
 
-def _usable(candidate: Candidate, task: str) -> str:
-    """The paraphrase, or the task where it is empty or was cut off before its end."""
-    return (candidate.message.content.strip() if candidate.finished else "") or task
-
-
 def _counted(task: str, texts: tuple[str, ...], spent: TokenUsage) -> Paraphrases:
     failed = texts.count(task)
     warnings = (f"{failed} of {len(texts)} paraphrases failed and are the task itself",)
@@ -197,11 +192,6 @@ def _unchanged(task: str, n: int, why: str, known: tuple[str, ...] = (), spent: 
 def draw_texts(texts: Sequence[str], task: str, *, first: int, n: int) -> list[str]:
     """Text for each of `n` candidates, numbered from `first` in their step: 0 gets the task, others a paraphrase."""
     return [texts[(k - 1) % len(texts)] if k and texts else task for k in range(first, first + n)]
-
-
-def different_texts(texts: Sequence[str], task: str) -> tuple[str, ...]:
-    """The paraphrases that differ from each other and from the task."""
-    return tuple(text for text in dict.fromkeys(texts) if text != task)
 
 
 class PerturbedPolicy:

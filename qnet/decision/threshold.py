@@ -156,10 +156,12 @@ def with_note(history: History, candidates: Sequence[Message], verdicts: Mapping
     them in a row; behind a tool's result it is a message of its own. A text of the assistant at the
     end, which the candidates continue, stays last.
     """
-    proposals = "\n".join(
-        _BULLET + _quoted(message.text) + _because(verdicts.get(message)) for message in dict.fromkeys(candidates)
-    )
-    note = _NOTE.format(opening=_OPENING, proposals=proposals)
+    proposals = []
+    for message in dict.fromkeys(candidates):
+        verdict = verdicts.get(message)
+        because = f"; the reason: {_quoted(verdict.reason)}" if verdict and verdict.reason else ""
+        proposals.append(_BULLET + _quoted(message.text) + because)
+    note = _NOTE.format(opening=_OPENING, proposals="\n".join(proposals))
     begun = history[-1:] if history[-1].role == "assistant" else ()
     before = history[: len(history) - len(begun)]
     if not before or before[-1].role != "user":
@@ -171,10 +173,6 @@ def noted_proposals(text: str) -> int:
     """Number of proposals that a note in the text tells of; 0 without a note."""
     _, found, behind = text.rpartition(_OPENING)
     return sum(line.startswith(_BULLET) for line in behind.splitlines()) if found else 0
-
-
-def _because(verdict: Verdict | None) -> str:
-    return f"; the reason: {_quoted(verdict.reason)}" if verdict and verdict.reason else ""
 
 
 def _quoted(text: str) -> str:

@@ -208,14 +208,6 @@ def assistant_turn(texts: Iterable[str], calls: Sequence[Json], thoughts: Mappin
     return turn | {"tool_calls": list(calls)} if calls else turn
 
 
-def results_after_calls(turns: Iterable[Json]) -> Iterator[Json]:
-    """The turns as a chat has them: each result once, as a text, right after the turn with its call.
-
-    Other dialects find a result by its id, whatever was said in between.
-    """
-    return _with_texts_as_results(_in_order(turns))
-
-
 def _in_order(turns: Iterable[Json]) -> Iterator[Json]:
     """The turns with each result once, and nothing between calls and results.
 
@@ -245,13 +237,14 @@ def _in_order(turns: Iterable[Json]) -> Iterator[Json]:
     yield from (*calling, *waiting)
 
 
-def _with_texts_as_results(turns: Iterable[Json]) -> Iterator[Json]:
-    """The turns with other parts of results, such as images, in a user's message after them.
+def results_after_calls(turns: Iterable[Json]) -> Iterator[Json]:
+    """The turns as a chat has them: each result once, as a text, right after the turn with its call.
 
-    A chat's results are texts.
+    Other dialects find a result by its id, whatever was said in between; its other parts, such as
+    images, go into a user's message after it.
     """
     others: list[Json] = []
-    for turn in turns:
+    for turn in _in_order(turns):
         if turn["role"] != "tool":
             if others:
                 yield {"role": "user", "content": others}

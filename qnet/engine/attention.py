@@ -245,7 +245,8 @@ def packed_attention(
     **kwargs: Any,
 ) -> tuple[Tensor, None]:
     """Attention (1, N, H, D) of a packed row under `metadata`; without one, the stock SDPA attention."""
-    _refuse_unknown(kwargs)
+    if kwargs.get("position_bias") is not None:
+        raise NotImplementedError("packed attention knows no position_bias")
     softcap, sinks_H = kwargs.get("softcap"), kwargs.get("s_aux")
     if metadata is None:
         if softcap is not None or sinks_H is not None:
@@ -348,11 +349,6 @@ def _tiles_pay(query_HTD: Tensor, columns: range) -> bool:
         and query_HTD.shape[1] >= FEWEST_TILED_ROWS
         and len(columns) >= FEWEST_TILED_COLUMNS
     )
-
-
-def _refuse_unknown(kwargs: dict[str, Any]) -> None:
-    if kwargs.get("position_bias") is not None:
-        raise NotImplementedError("packed attention knows no position_bias")
 
 
 def register() -> None:

@@ -36,7 +36,7 @@ class _Active(threading.local):
     row: "BranchRow | None" = None
 
 
-_active = _Active()
+active = _Active()
 
 
 class BranchRow:
@@ -104,11 +104,11 @@ class BranchRow:
     @contextmanager
     def active(self) -> Iterator[None]:
         """Within this, recurrences of this thread read the row by its layout, if it forks."""
-        _active.row = self if self.forks else None
+        active.row = self if self.forks else None
         try:
             yield
         finally:
-            _active.row = None
+            active.row = None
 
     def scan(self, run: Run, signature: Signature, *args: Any, **kwargs: Any) -> tuple[Any, Any]:
         """A recurrence's outputs at all tokens, and its state behind the stem."""
@@ -162,8 +162,3 @@ class BranchRow:
         states = [x for layer in layers for x in layer.conv_states.values() if x is not None]
         for state, window in zip(states, self._windows, strict=True):
             state.copy_(window)
-
-
-def active_row() -> BranchRow | None:
-    """The row of this thread's forward pass, if it has one that forks."""
-    return _active.row

@@ -148,7 +148,7 @@ def _bias(spans: list[tuple["PackedSegment", slice]], columns: int, like: Tensor
     """0 or -inf, (rows, columns and a few more for alignment): what each row does not see."""
     rows = spans[-1][1].stop
     # What all rows see is left out of what the host makes and sends: a history may be long.
-    every = min(_seen_from_the_start(segment) for segment, _ in spans)
+    every = min(one.seen[0].stop if one.seen and one.seen[0].start == 0 else 0 for one, _ in spans)
     hidden_TC = torch.ones((rows, columns - every), dtype=torch.bool)
     for segment, span in spans:
         for seen in segment.seen:
@@ -162,11 +162,6 @@ def _bias(spans: list[tuple["PackedSegment", slice]], columns: int, like: Tensor
         if segment.bias is not None:
             bias_TC[span, _own_columns(segment, 0)] = segment.bias
     return bias_TC
-
-
-def _seen_from_the_start(segment: "PackedSegment") -> int:
-    """Number of columns, beginning with the first one, that all of its tokens see."""
-    return segment.seen[0].stop if segment.seen and segment.seen[0].start == 0 else 0
 
 
 def _own_columns(segment: "PackedSegment", start: int) -> slice:

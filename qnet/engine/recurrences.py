@@ -21,7 +21,7 @@ from torch import Tensor
 from transformers import PreTrainedModel
 from transformers.activations import ACT2FN
 
-from qguide.qnet.engine.branch_rows import active_row
+from qguide.qnet.engine.branch_rows import active
 
 _CHUNK: Final = 32
 _KIMI_CHUNK: Final = 16
@@ -192,21 +192,17 @@ class _Recurrence:
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         first = next(chain(args, kwargs.values()))
         run = self.own if first.device.type == "cpu" else self.reference
-        if (row := active_row()) is None:
+        if (row := active.row) is None:
             return run(*args, **kwargs)
         if self.own is causal_convolution:
             return row.convolve(run, *args, **kwargs)
         return row.scan(run, self.signature, *args, **kwargs)
 
 
-def _in_short_chunks(reference: Callable[..., Any]) -> Callable[..., Any]:
-    return partial(reference, chunk_size=_KIMI_CHUNK)
-
-
 _OWN: Final[dict[str, Callable[[Callable[..., Any]], Callable[..., Any]]]] = {
     "causal_conv1d_fn": lambda _: causal_convolution,
     "torch_chunk_gated_delta_rule": lambda _: delta_rule,
-    "chunk_kimi_delta_attention": _in_short_chunks,  # its decays are by channel
+    "chunk_kimi_delta_attention": lambda own: partial(own, chunk_size=_KIMI_CHUNK),  # its decays are by channel
     "mamba2_chunk_scan": lambda _: state_space_scan,
 }
 """By the name of a reference function in the modules of transformers, what replaces it."""

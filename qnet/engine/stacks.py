@@ -272,7 +272,8 @@ class StackedRows:
         known_S, old_S = (torch.tensor(each[self._places]) for each in (self._stack.known, self._stack.old))
         # The new columns that every line sees; those of a fork come from its bias.
         new_S = torch.zeros(len(known_S), dtype=torch.long)
-        new_S[places] = torch.tensor([_seen_by_all(segment) for segment in segments]) - known_S[places]
+        seen = [one.columns().stop if one.bias is None else one.columns().start for one in segments]
+        new_S[places] = torch.tensor(seen) - known_S[places]
         column_C = torch.arange(old + self._new)
         hidden_SC = torch.where(column_C < old, column_C >= old_S[:, None], column_C - old >= new_S[:, None])
         bias_SC = self._stack.like.new_zeros(hidden_SC.shape).masked_fill_(hidden_SC, -inf)
@@ -282,7 +283,3 @@ class StackedRows:
                 first = segment.columns().start - self._stack.known[place + self._places.start] + old
                 bias_SLC[place, : len(segment.token_ids), first : first + segment.bias.shape[1]] = segment.bias
         return bias_SLC
-
-
-def _seen_by_all(segment: "PackedSegment") -> int:
-    return segment.columns().stop if segment.bias is None else segment.columns().start

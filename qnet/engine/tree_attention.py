@@ -209,7 +209,9 @@ def use_block_masks(model: PreTrainedModel, device: torch.device) -> bool:
     On other devices, and where the architecture does not support FlexAttention, drops attention
     weights at random or has heads of fewer than 16 numbers, masks stay dense.
     """
-    narrow = head_size_of(model.config) < _LEAST_HEAD_SIZE
+    config = model.config
+    head_size = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
+    narrow = head_size < _LEAST_HEAD_SIZE
     if device.type != "cuda" or narrow or not takes_block_masks(model):
         return False
     attend_by_blocks(model)
@@ -220,12 +222,6 @@ def takes_block_masks(model: PreTrainedModel) -> bool:
     """True if FlexAttention computes the attention of this architecture."""
     dropout = any(getattr(model.config, name, 0) for name in _DROPOUTS)
     return bool(model._supports_flex_attn) and not dropout
-
-
-def head_size_of(config: PretrainedConfig) -> int:
-    """Numbers of a head's query."""
-    size = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
-    return int(size)
 
 
 def attend_by_blocks(model: PreTrainedModel) -> None:

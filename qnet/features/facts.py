@@ -137,11 +137,6 @@ def _label(clause: Clause, place: int) -> str:
     return next((word for word in before if not is_number(word)), "")
 
 
-def state_families(facts: Facts, hasher: Hasher) -> Families:
-    """Families of a state, from which its value is learned."""
-    return families_of({"fact": facts.told, "facts": facts.paired}, hasher)
-
-
 def candidate_families(facts: Facts, action: ActionWords, form: str, hasher: Hasher) -> list[Families]:
     """Families of a candidate: itself and its skeleton beside what is known, and what is said of its words."""
     own = [(hasher.hashes([rest]), hasher.hashes(said)) for rest, said in _said_of(action, facts, hasher).items()]

@@ -13,7 +13,7 @@ from typing import Final
 
 import numpy as np
 
-from qguide.qnet.features.facts import Facts, candidate_families, facts_in, state_families
+from qguide.qnet.features.facts import Facts, candidate_families, facts_in
 from qguide.qnet.features.hashing import (
     FACTS,
     QUANTILES,
@@ -266,8 +266,9 @@ def _surroundings(read: Words, hasher: Hasher) -> tuple[Hashes, Hashes]:
 
 def state_features(state: State) -> Sparse:
     """Vector of a state, from which its value is learned."""
-    hasher = state.hasher
-    return joined(hasher.sparse([state.alone]), hasher.sparse([state_families(state.facts, hasher)], FACTS))
+    hasher, facts = state.hasher, state.facts
+    of_facts = families_of({"fact": facts.told, "facts": facts.paired}, hasher)
+    return joined(hasher.sparse([state.alone]), hasher.sparse([of_facts], FACTS))
 
 
 def candidate_features(state: State, candidate: Message) -> Sparse:

@@ -164,18 +164,13 @@ def numbers_of(text: str) -> tuple[tuple[str, float], ...]:
 
     Of "the heat is 63" that is the heat.
     """
-    sentences = _SENTENCE_END.split(read_part(text))
-    found = [
-        (before, number)
-        for words in map(_without_copulas, map(str.lower, sentences))
-        for before, word in pairwise(words)
-        if (number := _value(word)) is not None and _value(before) is None
-    ]
+    found: list[tuple[str, float]] = []
+    for sentence in _SENTENCE_END.split(read_part(text)):
+        words = [word for word in _WORD_OR_NUMBER.findall(sentence.lower()) if word not in ("is", "are")]
+        for before, word in pairwise(words):
+            if (number := _value(word)) is not None and _value(before) is None:
+                found.append((before, number))
     return tuple(dict.fromkeys(found))
-
-
-def _without_copulas(sentence: str) -> list[str]:
-    return [word for word in _WORD_OR_NUMBER.findall(sentence) if word not in ("is", "are")]
 
 
 def _value(word: str) -> float | None:

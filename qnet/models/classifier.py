@@ -17,9 +17,9 @@ from qguide.qnet.errors import CheckpointError
 from qguide.qnet.models.hub import model_folder, short_name
 from qguide.qnet.models.loading import broken_refused, load_fitting_renderer
 from qguide.qnet.models.manifest import (
+    LOADABLE,
     MANIFEST,
     Manifest,
-    loadable_files,
     read_manifest,
     require_read_at,
     require_renderer,
@@ -31,7 +31,7 @@ CLASSIFIER: Final = "ForSequenceClassification"
 """End of the names of transformers' classes."""
 EXPORTED: Final = "qguide"
 """Field of an exported classifier's configuration, with the manifest's fields below."""
-_EXPORTED_FIELDS: Final = {"renderer_version", "read_at", "prior", "licence", "unjudged"}
+EXPORTED_FIELDS: Final = {"renderer_version", "read_at", "prior", "licence", "unjudged"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,15 +64,10 @@ def require_one_label(directory: Path, config: PretrainedConfig) -> None:
         )
 
 
-def exported_mark(manifest: Manifest) -> dict[str, Any]:
-    """The field of an exported classifier's configuration."""
-    return manifest.model_dump(mode="json", include=_EXPORTED_FIELDS)
-
-
 def classifier_manifest(directory: Path, config: PretrainedConfig, *, name: str = "", omit: str = "") -> Manifest:
     """The manifest that a classifier's folder does not have, with hashes of all files but those with suffix `omit`."""
-    read = (path for path in loadable_files(directory) if path.suffix != omit)
-    files = {path.name: sha256_of(path) for path in read}
+    read = (path for path in directory.iterdir() if path.is_file() and path.suffix in LOADABLE - {omit})
+    files = {path.name: sha256_of(path) for path in sorted(read)}
     try:
         mark: dict[str, Any] = {"read_at": "last_token"} | (getattr(config, EXPORTED, None) or {})
         manifest = Manifest(kind="qnet", name=name or short_name(directory), files=files, **mark)

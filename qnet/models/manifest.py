@@ -119,7 +119,7 @@ _READ_AT: dict[Kind, tuple[ReadAt, ...]] = {
     "ensemble": ("", "last_token", "observation", "action_tokens"),
     "features": ("",),
 }
-_LOADABLE = {".json", ".safetensors", ".jinja", ".model", ".txt"}
+LOADABLE = {".json", ".safetensors", ".jinja", ".model", ".txt"}
 """Suffixes of the files that loading may read: each has to have its hash in the manifest."""
 
 
@@ -324,11 +324,6 @@ def is_feature_q(directory: Path) -> bool:
         return False
 
 
-def loadable_files(directory: Path) -> list[Path]:
-    """Files of a model folder that loading may read, in order."""
-    return sorted(p for p in directory.iterdir() if p.is_file() and p.suffix in _LOADABLE)
-
-
 def content_sha256(directory: Path, manifest: Manifest) -> str:
     """Hash that identifies a checkpoint: its manifest's file, or else what stands in for one."""
     path = directory / MANIFEST
@@ -365,4 +360,4 @@ def other_renderer(directory: Path, manifest: Manifest) -> CheckpointError:
 
 def _is_loadable(path: Path) -> bool:
     """True if loading may read it: a model file, or a link to a folder that may hold some."""
-    return path.suffix in _LOADABLE or (path.is_symlink() and path.is_dir())
+    return path.suffix in LOADABLE or (path.is_symlink() and path.is_dir())

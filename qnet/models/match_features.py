@@ -287,13 +287,14 @@ def _repetitions(history: _History, tokens: Tokens) -> list[float]:
     """Answers to the same candidate and to those that end alike, and its likeness to others."""
     *alike, same = history.turns_alike(tokens)
     last = history.turns.actions[-1] if history.turns.actions else ()
-    backwards = tokens[::-1]
+    backwards, at = tokens[::-1], bisect(history.in_order, tokens)
+    neighbours = history.in_order[max(0, at - 1) : at + 1]  # of all actions these share the longest beginning
     return [
         *history.followed(same),
         *chain.from_iterable(map(history.followed, alike)),
         _likeness(max((common_prefix(a[::-1], backwards) for a in history.actions_of(alike[0])), default=0)),
         _likeness(common_prefix(last[::-1], backwards)),
-        _likeness(_longest_shared(history.in_order, tokens)),
+        _likeness(max((common_prefix(other, tokens) for other in neighbours), default=0)),
         _likeness(common_prefix(last, tokens)),
     ]
 
@@ -304,9 +305,3 @@ def _length(observation: Tokens) -> float:
 
 def _likeness(shared: int) -> float:
     return min(shared, 16) / 8
-
-
-def _longest_shared(in_order: Sequence[Tokens], tokens: Tokens) -> int:
-    """Longest prefix shared with one of these, in tokens; its neighbours share the most."""
-    at = bisect(in_order, tokens)
-    return max((common_prefix(other, tokens) for other in in_order[max(0, at - 1) : at + 1]), default=0)

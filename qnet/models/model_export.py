@@ -19,7 +19,7 @@ from transformers.models.auto.modeling_auto import MODEL_FOR_SEQUENCE_CLASSIFICA
 
 from qguide.qnet.engine.context_length import context_length
 from qguide.qnet.errors import CheckpointError
-from qguide.qnet.models.classifier import EXPORTED, exported_mark
+from qguide.qnet.models.classifier import EXPORTED, EXPORTED_FIELDS
 from qguide.qnet.models.hub import model_folder
 from qguide.qnet.models.qnet import ValueHead
 from qguide.qnet.models.trunk_export import (
@@ -124,7 +124,7 @@ def _write_classifier(directory: Path, loaded: LoadedHead, output: Path) -> None
     config.num_labels = 1
     config.problem_type = "regression"  # vLLM then answers with the logit itself
     config.pad_token_id = _padding(loaded, output)
-    setattr(config, EXPORTED, exported_mark(loaded.manifest))
+    setattr(config, EXPORTED, loaded.manifest.model_dump(mode="json", include=EXPORTED_FIELDS))
     config.save_pretrained(output)
 
 

@@ -8,7 +8,7 @@ from torch import Tensor, nn
 from transformers import AutoModel, PreTrainedModel
 
 from qguide.qnet.engine.kernels import upload
-from qguide.qnet.engine.tree_attention import TreeMask, TrunkMask
+from qguide.qnet.engine.tree_attention import TreeMask
 from qguide.qnet.errors import CheckpointError
 from qguide.qnet.models.match_features import MATCH_FEATURES, HeadFeatures
 from qguide.qnet.models.qnet_config import DEFAULT_RANGE, MATCH_WIDTH, HeadKind, QNetConfig, fields_of, nested_config
@@ -136,16 +136,10 @@ class QNet(PreTrainedModel):
         self, input_ids: Tensor, attention_mask: Tensor | TreeMask | None = None, position_ids: Tensor | None = None
     ) -> Tensor:
         """The trunk's last hidden state at every position, (B, T, D)."""
-        hidden_BTD: Tensor = self.trunk(
-            input_ids=input_ids,
-            attention_mask=self._mask_of_layers(attention_mask),
-            position_ids=position_ids,
-            use_cache=False,
-        ).last_hidden_state
+        mask = attention_mask.of_layers(self.trunk.config) if isinstance(attention_mask, TreeMask) else attention_mask
+        output = self.trunk(input_ids=input_ids, attention_mask=mask, position_ids=position_ids, use_cache=False)
+        hidden_BTD: Tensor = output.last_hidden_state
         return hidden_BTD
-
-    def _mask_of_layers(self, mask: Tensor | TreeMask | None) -> TrunkMask | None:
-        return mask.of_layers(self.trunk.config) if isinstance(mask, TreeMask) else mask
 
 
 def qnet_of(directory: Path, classifier: PreTrainedModel) -> QNet:

@@ -50,7 +50,8 @@ def load_head(directory: Path) -> LoadedHead:
     """Everything of a QNet checkpoint but its trunk, whose weights are checked and not kept."""
     directory = model_folder(directory)
     manifest = require_qnet(directory)
-    qnet = _empty_qnet(directory)
+    with broken_refused(str(directory / CONFIG)), torch.device("meta"):
+        qnet = QNet(QNetConfig.from_pretrained(directory, local_files_only=True))
     renderer = load_fitting_renderer(directory, int(qnet.trunk.config.vocab_size), manifest)
     weights = _checked_head(directory, manifest, qnet)
     qnet.head.load_state_dict(weights, assign=True)
@@ -105,12 +106,6 @@ def copy_tokenizer(directory: Path, manifest: Manifest, output: Path) -> None:
     for name in manifest.files:
         if name not in (CONFIG, INDEX, MANIFEST) and not name.endswith(WEIGHTS):
             shutil.copy2(directory / name, output / name)
-
-
-def _empty_qnet(directory: Path) -> QNet:
-    """The model that config.json describes, without its weights."""
-    with broken_refused(str(directory / CONFIG)), torch.device("meta"):
-        return QNet(QNetConfig.from_pretrained(directory, local_files_only=True))
 
 
 def _checked_head(directory: Path, manifest: Manifest, qnet: QNet) -> dict[str, Tensor]:

@@ -10,7 +10,6 @@ import gc
 import json
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from functools import partial
 from threading import Lock
 from typing import Any, Final, TypeVar
 
@@ -71,16 +70,12 @@ def is_stream(response: httpx.Response) -> bool:
     return str(response.headers.get("content-type", "")).startswith(EVENTS)
 
 
-async def read_stream(dialect: Dialect, body: bytes) -> Completion | Refusal:
+def read_stream(dialect: Dialect, body: bytes) -> Completion | Refusal:
     """Read a stream that has arrived; never raises.
 
     A stream that broke off, and one that is none of the dialect, is a completion without
     candidates.
     """
-    return await parse(partial(_read, dialect), body)
-
-
-def _read(dialect: Dialect, body: bytes) -> Completion | Refusal:
     events = list(events_in(body))
     for event in events:
         error = _error_in(event)

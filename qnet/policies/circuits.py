@@ -68,7 +68,7 @@ class CircuitBreaker:
         self._open_s = open_s
         self._clock = clock
         self._failures: set[object] = set()
-        self._answers = 0
+        self.answers = 0
         self._openings = 0
         self._opened_at: float | None = None
         self._probes: list[Admission] = []
@@ -97,11 +97,11 @@ class CircuitBreaker:
         """
         group = work_group()
         # Asked again after each wake: another draw of the group may be the probe by then.
-        while self._is_probing(group):
+        while group is not None and any(probe.group is group for probe in self._probes):
             await self._changed.wait()
         if wait_s := self.wait_s:
             raise CircuitOpenError(wait_s)
-        admission = Admission(self._openings, self._answers, group)
+        admission = Admission(self._openings, self.answers, group)
         if self.is_open:
             self._probes.append(admission)
             self._probed_at = self._clock()
@@ -109,7 +109,7 @@ class CircuitBreaker:
 
     def succeed(self, admission: Admission) -> None:
         """Record that the upstream answered."""
-        self._answers += 1
+        self.answers += 1
         if admission.opening == self._openings:
             self.close()
 
@@ -138,16 +138,9 @@ class CircuitBreaker:
         self._opened_at = None
         self._end(self._probes)
 
-    def has_answered_since(self, admission: Admission) -> bool:
-        """True if another call has succeeded since this one began."""
-        return admission.answers != self._answers
-
     def abandon(self, admission: Admission) -> None:
         """Record that a call ended without showing whether the upstream is well."""
         self._end([admission])
-
-    def _is_probing(self, group: object | None) -> bool:
-        return group is not None and any(probe.group is group for probe in self._probes)
 
     def _end(self, probes: list[Admission]) -> None:
         """Forget these probes and wake the calls that wait for one."""
@@ -225,7 +218,7 @@ class UpstreamCircuits:
         It is a failure only if no other request was answered meanwhile. Otherwise the upstream is
         well and the completion was too long.
         """
-        if self._all.has_answered_since(call.shared):
+        if call.shared.answers != self._all.answers:
             self.abandon(call)
         else:
             self.fail(call)

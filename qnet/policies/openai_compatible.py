@@ -10,6 +10,7 @@ import logging
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any, Self
 
 import httpx
@@ -338,7 +339,7 @@ class OpenAICompatiblePolicy:
         """The answer, whether it came whole or as a stream."""
         if not is_stream(response):
             return await parse(self._dialect.read_answer, response.content)
-        read = await read_stream(self._dialect, response.content)
+        read = await parse(partial(read_stream, self._dialect), response.content)
         if isinstance(read, Refusal):
             raise stream_failure(read, self.name)
         if not read.candidates and read.is_object:

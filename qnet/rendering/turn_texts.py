@@ -78,7 +78,8 @@ class ReplyFrame:
             return body[len(missing) :]
         # The prompt opened thoughts that the template leaves out of the turn: they are closed, as
         # the model would have to do before it says anything.
-        if _opens_thinking(self.opened) and "</think>" not in body:
+        _, opens, behind = self.opened.rpartition("<think>")
+        if opens and "</think>" not in behind and "</think>" not in body:
             return _CLOSED_THINKING + body
         return body
 
@@ -138,10 +139,6 @@ def _ends(template: ChatTemplate, past: str, last: str) -> tuple[str, str, int, 
 
 def _behind(text: str, mark: str) -> str:
     return text.rpartition(mark)[2] if mark in text else ""
-
-
-def _opens_thinking(opened: str) -> bool:
-    return "<think>" in opened and "</think>" not in opened.rpartition("<think>")[2]
 
 
 @dataclass(frozen=True, slots=True)

@@ -195,8 +195,10 @@ class _Check:
             return self.passes(value, self._referred(reference), depth + 1)
         if schema.get("nullable") is True and value is None:
             return True
+        named = schema.get("type")
+        names = [named] if isinstance(named, str) else _listed(named)
         return (
-            _has_type(value, schema.get("type"))
+            (not names or any(_is_a(value, name) for name in names))
             and _is_listed(value, schema)
             and _is_within(value, schema)
             and self._combines(value, schema, depth + 1)
@@ -238,11 +240,6 @@ class _Check:
 
 def _listed(value: object) -> Sequence[object]:
     return value if isinstance(value, list) else ()
-
-
-def _has_type(value: object, named: object) -> bool:
-    names = [named] if isinstance(named, str) else _listed(named)
-    return not names or any(_is_a(value, name) for name in names)
 
 
 def _is_a(value: object, name: object) -> bool:
