@@ -25,13 +25,11 @@ ACCEPT_ENCODING: Final = "gzip"
 
 MAX_CHUNKS: Final = 16_384
 """Chunks in which an answer may arrive; each costs as much as parsing some kilobytes."""
-_EVENT_BYTES: Final = 16
-"""A stream of events may have one more chunk for so many bytes: none of its events is shorter."""
+_EVENT_BYTES: Final = 16  # a stream of events may have one more chunk for so many bytes: none of its events is shorter
 
 _SLICE_BYTES: Final = 64 * 1024
 _SLICE_CHUNKS: Final = 16
-_REST_S: Final = 0.002
-"""A loop that never rests keeps other threads, the device's among them, from the interpreter."""
+_REST_S: Final = 0.002  # a loop that never rests keeps other threads, the device's among them, from the interpreter
 _GZIP_WINDOW: Final = 16 + zlib.MAX_WBITS
 _GZIP: Final = ("gzip", "x-gzip")
 _PLAIN: Final = ("", "identity")

@@ -24,8 +24,7 @@ ACTION_PREFIX: Final = "Action:"
 
 _THOUGHTS: Final = frozenset(("thought", "thoughts", "thinking", "reasoning", "rationale", "reflection"))
 """Fields of a JSON object that say why, and do nothing; an explanation may be the answer itself."""
-_TAG: Final = re.compile(r"[A-Z][A-Z_]+(?: [^\[\]\n]{1,200})?")
-"""A command in capitals."""
+_TAG: Final = re.compile(r"[A-Z][A-Z_]+(?: [^\[\]\n]{1,200})?")  # a command in capitals
 _FENCE: Final = "```"
 _WRAPPINGS: Final = ((_FENCE, _FENCE), *((f"<{tag}>", f"</{tag}>") for tag in ("action", "command", "tool_call")))
 
@@ -203,7 +202,6 @@ def _unwrapped(text: str, *, whole: bool) -> str:
 
 
 def _code(block: str) -> str:
-    """A block of code without the name of its language."""
     language, newline, code = block.partition("\n")
     return code if newline and len(language.split()) < 2 else block
 

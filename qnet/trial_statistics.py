@@ -23,17 +23,13 @@ from typing import Final
 
 ALPHA: Final = 0.05
 """Probability that a Q model that does not help ever guides, where the operator names no other."""
-_GRID: Final = 80
-"""Steps of .025 from -1 to 1."""
-_HORIZON: Final = 60
-"""Episodes at which the bets are sharpest: a trial that has to wait longer sees less difference."""
+_GRID: Final = 80  # steps of .025 from -1 to 1
+_HORIZON: Final = 60  # episodes at which the bets are sharpest: a trial that has to wait longer sees less difference
 _MOST_OF_FORTUNE: Final = 0.9
-_HARM: Final = 0.25
-"""Harm that is seen the soonest."""
+_HARM: Final = 0.25  # harm that is seen the soonest
 _LEAST_VARIANCE: Final = 0.05
 _LATEST: Final = 50
-_LIKE: Final = 5
-"""Episodes that the mean of all counts for beside those of a task."""
+_LIKE: Final = 5  # episodes that the mean of all counts for beside those of a task
 _TASKS_DIFFER: Final = 1.0
 _MOST_GAIN: Final = 3.0
 _MOST_OF_TASK: Final = 20

@@ -22,8 +22,7 @@ from typing import Final, Generic, TypeVar
 T = TypeVar("T")
 Item = TypeVar("Item")
 
-_WORK_S: Final = 0.001
-"""Longest time without a rest, as far as the work asks for one often enough."""
+_WORK_S: Final = 0.001  # longest time without a rest, as far as the work asks for one often enough
 _REST_S: Final = 0.001
 
 

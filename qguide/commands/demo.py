@@ -91,7 +91,6 @@ def demo(
 
 
 def _scripted(upstream: str) -> dict[str, Any]:
-    """Settings that need no model."""
     from qguide.server.settings.settings import SCRIPTED
 
     return {
@@ -142,7 +141,6 @@ def _show(server: "uvicorn.Server", folder: Path, show: Callable[[str, Path], No
 
 
 def _show_episode(url: str, folder: Path) -> None:
-    """Play an episode, and say where it is."""
     typer.echo(f"QGuide {url} guides a fake upstream; it has played an episode of three steps:\n")
     for step, line in enumerate(play(url), 1):
         typer.echo(f"  {step}  {line}")
@@ -161,7 +159,6 @@ def _show_episode(url: str, folder: Path) -> None:
 
 
 def _show_race(url: str, folder: Path) -> None:
-    """Say where the race is."""
     typer.echo(
         f"one game       {url}/playground#play"
         f"\nthe race       {url}/playground#race"

@@ -133,7 +133,6 @@ def _disk(folder: Path) -> DoctorFinding:
 
 
 def _models(settings: "Settings") -> Iterator[DoctorFinding]:
-    """Load the models, then ask them."""
     from qguide.server.q_models.build import build_models
 
     if settings.vllm:
@@ -160,7 +159,6 @@ async def _asked(models: "Models", settings: "Settings") -> list[DoctorFinding]:
 
 
 async def _answers(models: "Models", settings: "Settings") -> AsyncIterator[DoctorFinding]:
-    """Ask Redis, each upstream, the policy, and each Q model."""
     if models.runtime.redis is not None:
         async with models.runtime.redis.watched():
             up = models.runtime.redis.up
@@ -183,7 +181,6 @@ async def _answers(models: "Models", settings: "Settings") -> AsyncIterator[Doct
 
 
 async def _step(models: "Models", settings: "Settings") -> AsyncIterator[DoctorFinding]:
-    """Draw one reply, and score it."""
     from qguide.qnet.types import Message, Sampling, ScoreRequest
     from qguide.server.q_models.without_model import NoQModel, unguided_policies
 

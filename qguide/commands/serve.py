@@ -124,7 +124,6 @@ def read_settings(given: dict[str, Any], console: Console) -> "Settings":
 
 
 def _run(settings: "Settings", console: Console) -> None:
-    """Serve until a signal arrives."""
     from qguide.commands.playground_games import games_of
     from qguide.server.app import create_app
     from qguide.server.http.keys import KeyFile
@@ -170,7 +169,6 @@ def _run(settings: "Settings", console: Console) -> None:
 
 
 def _reasons(error: ValidationError) -> str:
-    """Invalid settings and the reasons, one per line."""
     lines = []
     for defect in error.errors():
         place = ".".join(map(str, defect["loc"]))

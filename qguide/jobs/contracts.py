@@ -330,7 +330,6 @@ def _job_resumes(subject: _Written) -> None:
 
 
 def _hashes(output: Path) -> dict[str, str]:
-    """Hashes of the rows, episodes and weights of a run folder."""
     names = (ROWS, EPISODES)
     kept = [path for path in sorted(output.rglob("*")) if path.name in names or path.suffix == ".safetensors"]
     return {str(path.relative_to(output)): hashlib.sha256(path.read_bytes()).hexdigest() for path in kept}

@@ -204,7 +204,6 @@ def _sorted(overrides: Sequence[str], values: Mapping[str, Scalar]) -> tuple[lis
 
 
 def _by_stage(stages: Mapping[str, StageConfig], overrides: Sequence[str]) -> dict[str, list[str]]:
-    """The overrides of each stage's job."""
     found: dict[str, list[str]] = {name: [] for name in stages}
     for override in overrides:
         stage, _, rest = override.partition(".")

@@ -80,7 +80,6 @@ def reads_of(config: BaseModel) -> Iterator[Read]:
 
 
 def _reads(name: str, field: str, value: object) -> Iterator[Read]:
-    """The paths in a field's value."""
     match value:
         case BaseModel():
             for inner in type(value).model_fields:
@@ -188,7 +187,6 @@ def build_plan(pipeline: PipelineConfig, *, only: Sequence[str] = ()) -> Plan:
 
 
 def _with_needs(stages: Mapping[str, Stage], names: Sequence[str]) -> set[str]:
-    """These stages and all that they need."""
     found: set[str] = set()
     pending = list(names)
     while pending:

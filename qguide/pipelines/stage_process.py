@@ -76,7 +76,6 @@ class StageProcess:
         self._signal(signal.SIGKILL)
 
     def _cpu_s(self) -> float:
-        """CPU time so far, of all its running processes."""
         total = 0.0
         with suppress(psutil.NoSuchProcess):
             guard = psutil.Process(self._process.pid)

@@ -18,8 +18,7 @@ from typing import Final
 
 from qguide.qnet.decision.selection import SMOOTHING, Prior
 
-_NEW: Final = -1
-"""Effect that no draw had yet."""
+_NEW: Final = -1  # effect that no draw had yet
 
 
 @dataclass(frozen=True, slots=True)

@@ -27,10 +27,8 @@ the one that is best by a window of the history."""
 _RESERVES = (8, 4, 2)
 """Parts of the context that are kept free for what is not history. Few sizes, so that candidates
 of another length rarely move the window."""
-_KEPT = 2
-"""Part of the room that is filled again after turns were dropped."""
-_REQUESTS = 2
-"""Part of the room that a user's later requests may take."""
+_KEPT = 2  # part of the room that is filled again after turns were dropped
+_REQUESTS = 2  # part of the room that a user's later requests may take
 
 
 @dataclass(frozen=True, slots=True)

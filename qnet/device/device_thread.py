@@ -238,7 +238,6 @@ class DeviceWorker(Generic[Request, Result]):
         yield from self._serve(live[half:])
 
     def _results(self, live: Sequence[QueuedRequest]) -> Generator[None, None, tuple[Sequence[Result], float]]:
-        """The batch's results, and the time that it took on the device."""
         began = perf_counter()
         work = self._run_batch([w.request for w in live])
         run_s = perf_counter() - began

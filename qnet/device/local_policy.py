@@ -108,7 +108,6 @@ class LocalPolicy:
         return _Asked(request, token_ids, self._new_draws(request, token_ids))
 
     def _slices(self, asked: Sequence["_Asked"]) -> Slices[list[list[Candidate]]]:
-        """Candidates of each, one forward pass after the other."""
         read = Counter[int]()
         for wave in _waves(_jobs(asked), self._max_rows):
             self.history_tokens += sum(len(job.token_ids) for job, _ in wave)
@@ -235,8 +234,7 @@ class _Asked:
             draw.given_up = True
 
 
-_Job = tuple[DrawsAfter, list[int]]
-"""Draws after one history, and the indices of the requests that they are for."""
+_Job = tuple[DrawsAfter, list[int]]  # draws after one history, and the indices of the requests that they are for
 
 
 def _jobs(asked: Sequence[_Asked]) -> list[_Job]:

@@ -22,8 +22,7 @@ EXTRA: Final = "extra_content"
 """Field of a chat's message or call that has Google's own fields."""
 UNSIGNED: Final = "skip_thought_signature_validator"
 """Google's words for a call without a signature."""
-_SIGNED_FROM: Final = ("gemini-1", "gemini-2")
-"""Models that want no signatures."""
+_SIGNED_FROM: Final = ("gemini-1", "gemini-2")  # models that want no signatures
 _BUDGETS: Final = {"none": 0, "minimal": 1024, "low": 1024, "medium": 8192, "high": 24_576}
 """Google's own translation of efforts for models whose thoughts have a budget."""
 _LEVELS: Final = {"medium": "medium", "high": "high", "xhigh": "high", "max": "high"}

@@ -38,8 +38,7 @@ _STOP_REASONS: Final = {
     "function_call": "tool_use",
     "content_filter": "refusal",
 }
-_LEVELS_AROUND: Final = 5
-"""Lists and objects of a request around the input of a tool_use block."""
+_LEVELS_AROUND: Final = 5  # lists and objects of a request around the input of a tool_use block
 _TEXTS: Final = ("text", "thinking", "signature")
 """Fields of a block that come in pieces, each in a delta of a type that ends in `_delta`."""
 _LISTS: Final = {"citations_delta": ("citation", "citations")}
@@ -222,7 +221,6 @@ def input_of(arguments: str) -> tuple[dict[str, Any], bool]:
 
 
 def _finite(number: str) -> float:
-    """A number that JSON has."""
     if not math.isfinite(read := float(number)):
         raise ValueError(f"{number} is no JSON number")
     return read

@@ -111,7 +111,6 @@ def _source_of(part: Part, place: str) -> Source:
 
 
 def _search_result(part: Part, place: str) -> str:
-    """Title, source and text of what a search found."""
     if (source := part.source) is None:
         raise _missing(f"{place}.source")
     if (content := part.content) is None:

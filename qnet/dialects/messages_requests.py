@@ -118,13 +118,11 @@ def _answers(role: str, blocks: Sequence[Block], place: str) -> Iterator[Json]:
 
 MAX_TOKENS: Final = 4096
 """For a request without a limit, which this dialect has to have."""
-_THOUGHTFUL: Final = 16_384
-"""Likewise for one with thoughts, which count."""
+_THOUGHTFUL: Final = 16_384  # likewise for one with thoughts, which count
 _LEAST_THOUGHT: Final = 1024
 _LEAST_TOP_P: Final = 0.95
 """Least of a request with thoughts, which may also have no `top_k` and no other temperature than 1."""
-_EFFORTS: Final = {"none": None, "minimal": "low"}
-"""Efforts of chats that this dialect calls otherwise."""
+_EFFORTS: Final = {"none": None, "minimal": "low"}  # efforts of chats that this dialect calls otherwise
 THINKING_BLOCKS: Final = "thinking_blocks"
 """Field of a chat message with the thoughts as Anthropic signed them; LiteLLM's name for it."""
 

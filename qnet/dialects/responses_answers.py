@@ -291,7 +291,6 @@ def _item_events(index: int, item: Json) -> Iterator[Json]:
 
 
 def _summary_events(summary: Iterable[Json], place: Json) -> Iterator[Json]:
-    """The parts of a summary of reasoning."""
     for index, part in enumerate(summary):
         here = place | {"summary_index": index}
         yield {"type": "response.reasoning_summary_part.added", "part": part | {"text": ""}} | here

@@ -35,8 +35,7 @@ ITEM_TYPES: Final = frozenset(("message", "reasoning", *_CALLS, *_OUTPUTS, *OWN_
 """Types of the items that a chat can express."""
 COMPACTIONS: Final = ("compaction", "compaction_summary")
 """Types of the item; Codex sends it back under the second as well."""
-_OURS: Final = "qguide:"
-"""Begins the content of our own items; only its own server can read another's."""
+_OURS: Final = "qguide:"  # begins the content of our own items; only its own server can read another's
 _BEFORE: Final = "Summary of the conversation so far, whose earlier turns were left out:\n\n"
 
 Turn = Json
@@ -281,7 +280,6 @@ def request_of(chat: Json, native: Mapping[str, Any] | None = None) -> Json:
 
 
 def _input(rows: Sequence[Mapping[str, Any]]) -> list[Json]:
-    """Input items; a turn with calls is several."""
     kinds: dict[str, str] = {}
     return [item for row in rows for item in _items(row, kinds)]
 

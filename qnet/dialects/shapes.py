@@ -31,8 +31,7 @@ CHATS_ALONE = frozenset(
 
 Read = TypeVar("Read", bound=BaseModel)
 
-_NAMED_PARTS: Final = ("properties", "$defs", "definitions")
-"""Keywords of a JSON schema that name schemas of parts."""
+_NAMED_PARTS: Final = ("properties", "$defs", "definitions")  # keywords of a JSON schema that name schemas of parts
 _LISTED_PARTS: Final = ("anyOf", "allOf", "oneOf")
 _LIMITS: Final = frozenset(
     (
@@ -185,7 +184,6 @@ def _has_properties(schema: Mapping[str, Any]) -> bool:
 
 
 def _parts_of_schema(schema: Json) -> Iterator[Json]:
-    """Schemas of a schema's parts."""
     found = [schema.get("items")]
     for name in (*_NAMED_PARTS, *_LISTED_PARTS):
         parts = schema.get(name)

@@ -22,8 +22,7 @@ from qguide.qnet.engine.kernels import upload
 
 _PER_TOKEN: Final = frozenset({"query", "key", "value", "g", "beta", "hidden_states", "dt", "B", "C"})
 """Names of a scan's arguments that have a value for each token; those of others are the same."""
-_IDLE: Final = {"dt": -math.inf, "g": 0.0, "beta": 0.0}
-"""Values with which a token leaves a state as it is."""
+_IDLE: Final = {"dt": -math.inf, "g": 0.0, "beta": 0.0}  # values with which a token leaves a state as it is
 _STATES: Final = ("initial_state", "initial_states")
 _FINAL: Final = ("output_final_state", "return_final_states")
 

@@ -6,8 +6,7 @@ if TYPE_CHECKING:
     from transformers import PretrainedConfig
 
 _UNBOUNDED = 2**31
-_SHIFTING = {"dynamic", "longrope"}
-"""Rope types whose angles depend on the longest sequence of a batch."""
+_SHIFTING = {"dynamic", "longrope"}  # rope types whose angles depend on the longest sequence of a batch
 _LIMITS = ("max_position_embeddings", "attention_chunk_size")
 
 

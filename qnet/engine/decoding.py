@@ -174,7 +174,6 @@ def _prefill(model: PackedModel, jobs: Sequence[DrawsAfter], entries: Sequence[E
 
 
 def _extend(lines: Sequence[Sequence[Draw]], logits_LV: Tensor, stop_token_ids: frozenset[int]) -> None:
-    """One more token for each draw of each line."""
     logits_LV = logits_LV.float()
     draws = [draw for line in lines for draw in line]
     line_of = [number for number, line in enumerate(lines) for _ in line]

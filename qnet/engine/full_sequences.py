@@ -57,8 +57,7 @@ _PROBE_ROOM: Final[dict[Way, int]] = {"alone": 0, "one_row": 24, "shared_history
 _TOLERANCE: Final = 1e-3
 _COPIES_BYTES: Final = 2**30
 """Copies of a history's state at once, which a long history or a wide recurrence makes large."""
-_MASK_ENTRIES: Final = 2**24
-"""Of one row's mask, which attention takes as float32."""
+_MASK_ENTRIES: Final = 2**24  # of one row's mask, which attention takes as float32
 
 _log = logging.getLogger(__name__)
 
@@ -330,7 +329,6 @@ class FullSequenceModel(Generic[Found]):
             return False
 
     def _probed(self) -> tuple[list[int], list[list[int]]]:
-        """Tokens of a history and of continuations for a self-check."""
         vocabulary = self._model.config.get_text_config().vocab_size
         tails = [[(5 * i + j + 2) % vocabulary for i in range(j)] for j in (4, 1, 3, 2)]
         length = min(_PROBED_HISTORY, context_length(self._model.config) - 4)

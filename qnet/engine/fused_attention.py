@@ -19,8 +19,7 @@ from qguide.qnet.engine.kernels import upload
 if TYPE_CHECKING:
     from qguide.qnet.engine.attention import PackedSegment
 
-_ALIGNED = 8
-"""Columns of which a mask's rows are multiples, as the kernels want it in 16-bit types."""
+_ALIGNED = 8  # columns of which a mask's rows are multiples, as the kernels want it in 16-bit types
 
 
 def spans_of(segments: Iterable["PackedSegment"]) -> Iterator[tuple["PackedSegment", slice]]:

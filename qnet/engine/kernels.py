@@ -23,8 +23,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.utils.hooks import RemovableHandle
 
-_FEWEST_ROWS: Final = 4
-"""Of fewer, reading the weights is what takes time."""
+_FEWEST_ROWS: Final = 4  # of fewer, reading the weights is what takes time
 _ROWS_OF_BLOCK: Final = 192
 _FEWEST_IN_BLOCKS: Final = 128
 _COLUMNS_AT_ONCE: Final = 32

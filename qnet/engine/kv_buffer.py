@@ -160,7 +160,6 @@ class KVBuffer:
         return self.keys, self.values, self.positions
 
     def _own(self, column: int) -> int:
-        """Index of a column among the buffer's own ones."""
         assert column >= self._shared, "a base is read by others too"
         return column - self._shared
 

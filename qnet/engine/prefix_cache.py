@@ -299,7 +299,6 @@ class RadixTree:
 
 
 def _shared(edge: list[int], token_ids: Sequence[int], at: int) -> int:
-    """Number of an edge's tokens that a sequence has from `at` on."""
     return common_prefix(edge, token_ids[at : at + len(edge)])
 
 

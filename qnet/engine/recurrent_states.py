@@ -258,7 +258,6 @@ def _in_rows(value: Any, rows: int) -> Any:
 
 
 def _tensors(value: Any) -> Iterator[Tensor]:
-    """The tensors of a cache, or of a part of one."""
     if isinstance(value, Tensor):
         yield value
     elif isinstance(value, _PARTS):

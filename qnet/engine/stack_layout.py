@@ -14,17 +14,13 @@ from qguide.qnet.engine.stacks import MULTIPLE, STACK_ROOM, Beginnings, Stack
 from qguide.qnet.engine.token_trie import common_prefix
 
 _FEWEST_STACKED: Final = 2
-_MOST_STACKED: Final = 32
-"""Of more, lengths differ so much that padding takes more time than calls do."""
-_MOST_PADDED: Final = 1.25
-"""A conversation of a stack has at most so many times the columns of the shortest."""
+_MOST_STACKED: Final = 32  # of more, lengths differ so much that padding takes more time than calls do
+_MOST_PADDED: Final = 1.25  # a conversation of a stack has at most so many times the columns of the shortest
 _MOST_STACKED_BYTES: Final = 2**22
 """Keys and values of a layer, in a conversation that is worth copying: of more, reading them is
 what takes time."""
-_FEWEST_SHARED: Final = 128
-"""The shortest beginning that is read apart: of less, calls take more time than reading."""
-_LEAST_OF_SHARED: Final = 0.75
-"""A conversation joins those with a longer beginning if it has at least so much of it."""
+_FEWEST_SHARED: Final = 128  # the shortest beginning that is read apart: of less, calls take more time than reading
+_LEAST_OF_SHARED: Final = 0.75  # a conversation joins those with a longer beginning if it has at least so much of it
 
 
 @dataclass(slots=True)

@@ -27,8 +27,7 @@ if TYPE_CHECKING:
 
 STACK_ROOM: Final = 32
 """New columns for which there is room; as many again whenever they are full."""
-_KEPT_SHARE: Final = 0.5
-"""Share of a stack's conversations that have to go on, or it is made smaller."""
+_KEPT_SHARE: Final = 0.5  # share of a stack's conversations that have to go on, or it is made smaller
 MULTIPLE: Final = 32
 """Columns of which beginnings are multiples, so that sizes come again."""
 

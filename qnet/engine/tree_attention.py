@@ -182,11 +182,9 @@ def _in_order(chosen_NN: Tensor) -> tuple[Tensor, Tensor]:
     return number_N[None, None], columns_NN.int()[None, None]
 
 
-_MOST_KERNELS = 64
-"""Kernels of one process: by precision, pass, kind of head, and lengths that blocks divide."""
+_MOST_KERNELS = 64  # kernels of one process: by precision, pass, kind of head, and lengths that blocks divide
 
-_LEAST_HEAD_SIZE = 16
-"""Of FlexAttention's kernels on CUDA."""
+_LEAST_HEAD_SIZE = 16  # of FlexAttention's kernels on CUDA
 
 _DROPOUTS = ("attention_dropout", "attn_pdrop", "attention_probs_dropout_prob")
 

@@ -47,8 +47,7 @@ class RunRows(Protocol):
 Row = TypeVar("Row")
 
 _LEAST_TOKENS = 2048
-_LEAST_COLUMNS: Final = 2
-"""A single token goes on from a state by code of its own, which may overwrite the state."""
+_LEAST_COLUMNS: Final = 2  # a single token goes on from a state by code of its own, which may overwrite the state
 _TOLERANCE: Final = 1e-3
 
 _reads_branches: WeakKeyDictionary[PreTrainedModel, bool] = WeakKeyDictionary()

@@ -27,8 +27,7 @@ from qguide.qnet.types import History
 DOMAIN: Final = "domain.json"
 _CACHED_WORDS: Final = 1 << 16
 _FIRST: Final = 2
-_LAST: Final = 30
-"""Messages of a long history that are read: the instructions, and the newest ones."""
+_LAST: Final = 30  # messages of a long history that are read: the instructions, and the newest ones
 _HASH_BYTES: Final = 5
 _MOST_CHARACTERS: Final = 64
 

@@ -41,8 +41,7 @@ _MOST_TASK_FACTS: Final = 12
 _MOST_NUMBERS: Final = 6
 SAID: Final = "said"
 """Stands for the word of a place where a sentence varies nowhere."""
-_OWN: Final = "@"
-"""Stands for the words of an action in the template of a sentence that has them."""
+_OWN: Final = "@"  # stands for the words of an action in the template of a sentence that has them
 
 
 @dataclass(frozen=True, slots=True)

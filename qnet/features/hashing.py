@@ -224,7 +224,6 @@ def pairs_of(hashes: Hashes) -> Hashes:
 
 @lru_cache(64)
 def _triangle(size: int) -> tuple[NDArray[np.int_], NDArray[np.int_]]:
-    """Indices of each two of so many."""
     left, right = np.triu_indices(size, 1)
     return left, right
 

@@ -319,7 +319,6 @@ def _answer_before(action: ActionWords, state: Words) -> str:
 
 
 def _last_turn(state: Words) -> str:
-    """The last action's verb and the beginning of its answer."""
     if not state.actions:
         return ""
     return " ".join((state.actions[-1].verb, *state.answers[-1][:3]))

@@ -15,8 +15,7 @@ from qguide.qnet.types import Message, ToolCall
 Told = TypeVar("Told")
 
 _WORD: Final = re.compile(r"\w+(?:[-'.:/]\w+)*")
-_NAME: Final = re.compile(r"[/_]")
-"""Signs of a path or an identifier, which a word of a language has not."""
+_NAME: Final = re.compile(r"[/_]")  # signs of a path or an identifier, which a word of a language has not
 _PART: Final = re.compile(r"[^\W\d_]+")
 _MOST_NAMED: Final = 12
 _NUMBER: Final = re.compile(r"[0-9]{1,15}(?:\.[0-9]{1,15})?")
@@ -28,8 +27,7 @@ _SIGNED: Final = re.compile(
 """A number with its sign, its separators of thousands, or nothing before its decimal point."""
 _WORD_OR_NUMBER: Final = re.compile(f"{_SIGNED.pattern}|{_WORD.pattern}")
 _SENTENCE_END: Final = re.compile(r"[.!?;]\s|\n")
-_CLAUSE_WORDS: Final = 3
-"""Fewest behind a colon that are a clause of their own."""
+_CLAUSE_WORDS: Final = 3  # fewest behind a colon that are a clause of their own
 ANY_WORD: Final = "*"
 ANY_NUMBER: Final = "#"
 VARYING: Final = (ANY_WORD, ANY_NUMBER)
@@ -39,8 +37,7 @@ _JSON: Final = ("{", "[")
 _LISTED: Final = re.compile(r"^[ \t]*[\[(]?(\d{1,3}|[A-Za-z])[\]).:]+[ \t]+(\S.*)$", re.MULTILINE)
 _CHOSEN: Final = re.compile(r"(?:(?:option|choice) )?[\[(]?(\d{1,3}|[a-z])(?:[\]).:]+(?:\s.*)?)?", re.IGNORECASE)
 """A line of a list of choices, and a reply that names one."""
-_MOST_CHARACTERS: Final = 8_192
-"""Read of one text, so that neither the work of a request nor the caches grow with it."""
+_MOST_CHARACTERS: Final = 8_192  # read of one text, so that neither the work of a request nor the caches grow with it
 _CACHED_TEXTS: Final = 512
 
 
@@ -174,7 +171,6 @@ def numbers_of(text: str) -> tuple[tuple[str, float], ...]:
 
 
 def _value(word: str) -> float | None:
-    """The number that a word is."""
     if _SIGNED.fullmatch(word) is None:
         return None
     return float(word.replace(",", "").replace("\u2212", "-"))
@@ -263,7 +259,6 @@ def _fields_of(text: str) -> ActionWords | None:
 
 
 def _call_words(call: ToolCall) -> list[tuple[str, str]]:
-    """Each word of a call's arguments, with the argument's name."""
     try:
         arguments = json.loads(call.arguments)
     except (ValueError, RecursionError):

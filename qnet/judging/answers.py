@@ -16,14 +16,12 @@ from qguide.qnet.types import Candidate, Verdict
 
 _SHOWN_CHARACTERS: Final = 80
 _REASON_CHARACTERS: Final = 300
-_OBJECT_CHARACTERS: Final = 8_000
-"""Longest object of verdicts that is looked for, at the answer's end."""
+_OBJECT_CHARACTERS: Final = 8_000  # longest object of verdicts that is looked for, at the answer's end
 _SCORE: Final = re.compile(rf"(?:score\s*[:=]?\s*)?([0-9](?:\.[0-9]+)?)(?:\s*/\s*{HIGHEST})?", re.IGNORECASE)
 _BARE_SCORE: Final = re.compile(r"[0-9](\.[0-9]+)?")
 _LIST: Final = re.compile(r"\[[^\[\]]*\]")
 _BEFORE: Final = " \t\r\n*_`:=\"'()[]"
-_AFTER: Final = _BEFORE + "."
-"""Characters that may surround a score, such as those of Markdown."""
+_AFTER: Final = _BEFORE + "."  # characters that may surround a score, such as those of Markdown
 
 
 class _Alternative(BaseModel, frozen=True):
@@ -106,7 +104,6 @@ def _last_object(text: str) -> dict[str, object]:
 
 
 def _bare_object(text: str) -> str:
-    """A text without a fence of Markdown at its ends."""
     return text.strip().removeprefix("```json").strip("`").strip()
 
 
@@ -120,12 +117,10 @@ def _last_line(text: str) -> str:
 
 
 def _bare(text: str) -> str:
-    """A text without what may surround a score."""
     return text.lstrip(_BEFORE).rstrip(_AFTER)
 
 
 def _last_list(text: str) -> list[int]:
-    """The integers of the last JSON list; empty if there is none."""
     lists = _LIST.findall(text)
     try:
         order = json.loads(lists[-1]) if lists else []
@@ -146,7 +141,6 @@ def _mean_digit(logprobs: Mapping[str, object] | None, score: str) -> float | No
 
 
 def _tokens_of_last_line(tokens: Sequence[_Token]) -> list[_Token]:
-    """The tokens of the last line that says something."""
     lines: list[list[_Token]] = [[]]
     for token in tokens:
         said = token.token.strip()

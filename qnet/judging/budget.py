@@ -11,8 +11,7 @@ from qguide.qnet.errors import JudgeBudgetError
 from qguide.qnet.judging.settings import JudgeSettings
 
 _HOUR_S: Final = 3600.0
-_BUCKET_S: Final = 60.0
-"""Requests are counted by the minute, so that an hour is at most 61 numbers."""
+_BUCKET_S: Final = 60.0  # requests are counted by the minute, so that an hour is at most 61 numbers
 
 
 @dataclass(slots=True)

@@ -153,7 +153,6 @@ class Judge:
         )
 
     def _read_score(self, answer: Candidate) -> tuple[tuple[float, ...], Verdict | None]:
-        """The value of an answer about one candidate, and its verdict if there are criteria."""
         if not self.settings.criteria:
             return (read_score(answer, judge=self.name),), None
         verdict = read_verdict(answer, self.settings.criteria, judge=self.name)

@@ -48,8 +48,7 @@ RUBRIC_FORM: Final = "Answer with one JSON object of this form, and nothing else
 CONVERSATION: Final = "The conversation:"
 _CANDIDATE: Final = "The proposal:"
 _CANDIDATES: Final = "The proposals:"
-_BYTES_PER_TOKEN: Final = 3
-"""Fewer than English and code have in the vocabularies of today's models."""
+_BYTES_PER_TOKEN: Final = 3  # fewer than English and code have in the vocabularies of today's models
 _LINE_ENDS: Final = {ord(end): f"\\u{ord(end):04x}" for end in "\x85\u2028\u2029"}
 
 

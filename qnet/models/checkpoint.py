@@ -175,7 +175,6 @@ def load_q_model(
 
 
 def _load_classifier(directory: Path, dtype: torch.dtype, device: str) -> LoadedQNet:
-    """A Hugging Face sequence classifier with one label."""
     if not is_classifier(directory):
         raise CheckpointError(
             f"{directory} has no {MANIFEST} and is no sequence classifier; a Q model is one or the "

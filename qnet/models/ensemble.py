@@ -137,7 +137,6 @@ def _require_alike(members: Sequence[Path], manifests: Sequence[Manifest]) -> No
 
 
 def _scales(members: Sequence[Path], spreads: Sequence[float]) -> list[float]:
-    """The factors that give all values the first member's spread."""
     for member, spread in zip(members, spreads, strict=True):
         if not (isfinite(spread) and spread > 0):
             raise CheckpointError(

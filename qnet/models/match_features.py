@@ -49,8 +49,7 @@ SUFFIXES: Final = (1, 3, 4)
 """Actions whose last so many tokens are the candidate's are taken for the same."""
 FADE: Final = 0.7
 
-_WHOLE: Final = 0
-"""All of an action: the end of it that begins at 0 tokens from its end, as `tokens[-0:]` is."""
+_WHOLE: Final = 0  # all of an action: the end of it that begins at 0 tokens from its end, as `tokens[-0:]` is
 _RELATIONS: Final = [(i, j) for j in range(1, RELATED + 1) for i in range(1, RELATED + 1) if i != j]
 _POOLED: Final = ("share", "minimum", "first", "second", *(f"last-{back}" for back in range(TAIL)))
 _POOLED_FLAGS: Final = len(_POOLED) * len(FLAGS)
@@ -241,7 +240,6 @@ class _History:
 
 
 def _last_turns(turns: Sequence[Tokens]) -> dict[int, int]:
-    """By token, the last turn that holds it."""
     last: dict[int, int] = {}
     for turn, tokens in enumerate(turns):
         last.update(dict.fromkeys(tokens, turn))

@@ -96,7 +96,6 @@ def _write_modules(loaded: LoadedHead, output: Path) -> None:
 
 
 def _layers(head: ValueHead) -> list[tuple[nn.Linear, str]]:
-    """Each linear layer of an MLP head with the name of its activation."""
     hidden = [layer for layer in head.hidden if isinstance(layer, nn.Linear)]
     return [*((layer, _RELU) for layer in hidden), (head.out, _IDENTITY)]
 

@@ -19,8 +19,7 @@ from qguide.qnet.errors import CheckpointError, QGuideError
 
 _SAMPLE: Final = "Find the mug. " + "".join(map(chr, range(0x20, 0x3000)))
 """Words, and every character up to the symbols before CJK: bombs may wait for a single one."""
-_MOST_TOKENS_PER_BYTE: Final = 16
-"""Unicode's own normal forms make at most 12 of a byte."""
+_MOST_TOKENS_PER_BYTE: Final = 16  # Unicode's own normal forms make at most 12 of a byte
 _MOST_TOKENS_OF_A_TURN: Final = 100_000
 _REFUSED: Final = 3
 _WALL_PER_CPU: Final = 5

@@ -124,7 +124,6 @@ def _checked_head(directory: Path, manifest: Manifest, qnet: QNet) -> dict[str, 
 
 
 def _weights(directory: Path, manifest: Manifest) -> Iterator[tuple[str, str, Tensor]]:
-    """File, name and value of each weight."""
     for file in sorted(name for name in manifest.files if name.endswith(WEIGHTS)):
         path = directory / file
         with broken_refused(str(path)), safe_open(path, framework="pt") as opened:

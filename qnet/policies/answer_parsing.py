@@ -20,8 +20,7 @@ from qguide.qnet.policies.upstream_dialects import Dialect
 
 Parsed = TypeVar("Parsed")
 
-_ON_LOOP_BYTES: Final = 64 * 1024
-"""Up to here a hop to another thread costs more than it saves."""
+_ON_LOOP_BYTES: Final = 64 * 1024  # up to here a hop to another thread costs more than it saves
 
 _lock: Final = Lock()
 _pauses = 0

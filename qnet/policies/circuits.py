@@ -297,7 +297,6 @@ class NSupport:
 
 
 def _names_n(refusal: UpstreamRefusedError) -> bool:
-    """True if the refusal says that `n` is at fault."""
     if refusal.parameter is not None:
         return refusal.parameter == "n"
     _, _, reason = str(refusal).partition("refused: ")

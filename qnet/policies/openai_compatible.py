@@ -37,10 +37,8 @@ from qguide.qnet.work import all_of, cache_salt_of, one_group, record_usage, tak
 
 _FIRST_WAIT_S = 0.1
 _NO_ROUTE = (404, 405, 501)
-_OPENING_BYTES = 65_536
-"""Of a stream that is given up; those that tell the prompt's tokens do so in their first events."""
-_CACHED_FROM = 4096
-"""Characters, about 1,024 tokens: Anthropic caches no shorter prompt."""
+_OPENING_BYTES = 65_536  # of a stream that is given up; those that tell the prompt's tokens do so in their first events
+_CACHED_FROM = 4096  # characters, about 1,024 tokens: Anthropic caches no shorter prompt
 
 _log = logging.getLogger(__name__)
 _SEEDS = 2**63  # upstreams take a seed of 64 bits with a sign
@@ -336,7 +334,6 @@ class OpenAICompatiblePolicy:
         record_usage(self._dialect.usage_in(events_in(arrived[:_OPENING_BYTES])))
 
     async def _read(self, response: httpx.Response) -> Completion:
-        """The answer, whether it came whole or as a stream."""
         if not is_stream(response):
             return await parse(self._dialect.read_answer, response.content)
         read = await parse(partial(read_stream, self._dialect), response.content)
@@ -366,5 +363,4 @@ def _seeded(sampling: Sampling, which: Sequence[int]) -> list[Sampling]:
 
 
 def _seed(seed: int) -> int:
-    """The seed, wrapped around to 64 bits."""
     return (seed + _SEEDS) % (2 * _SEEDS) - _SEEDS

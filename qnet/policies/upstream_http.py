@@ -20,15 +20,13 @@ from qguide.qnet.policies.failures import FORBIDDEN
 from qguide.qnet.policies.upstream_settings import UpstreamLimits
 from qguide.qnet.work import session_headers, trace_headers
 
-_STREAMED = 4
-"""Times that a stream's bytes may be a whole answer's: each piece has a frame around it."""
+_STREAMED = 4  # times that a stream's bytes may be a whole answer's: each piece has a frame around it
 _KEPT_S = 4.0
 """Longest time that an idle connection is used again. uvicorn, and so vLLM, closes it after 5 s: a
 client that waits as long sends some requests into connections that are just being closed."""
 _LARGE_CHARACTERS = 65_536
 _NOT_IMPLEMENTED = 501
-_BYTES_PER_VALUE = 8
-"""The least that a JSON value of an answer takes on average, if the answer is of full size."""
+_BYTES_PER_VALUE = 8  # the least that a JSON value of an answer takes on average, if the answer is of full size
 
 REPLICA_HEADER = "X-Replica"
 """Address of the server that answered, from a router in front of several."""

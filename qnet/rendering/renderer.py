@@ -41,12 +41,10 @@ Value = TypeVar("Value")
 
 _START = 0
 _CACHED_CHARACTERS = 8 * 1024**2
-_OVERHEAD_CHARACTERS = 64
-"""Cost of a short piece beside its text."""
+_OVERHEAD_CHARACTERS = 64  # cost of a short piece beside its text
 _SINGLE_TURNS = (Message("user", "one"), Message("assistant", "two"), Message("user", "three"))
 
-_Cache = LRUCache[Key, tuple[Value, int]]
-"""Values, each with its size in characters."""
+_Cache = LRUCache[Key, tuple[Value, int]]  # values, each with its size in characters
 _Exchange = tuple[Message | None, tuple[Message, ...]]
 """An action and what was observed after it; the first has no action."""
 _KEEPING = frozenset({"ByteLevel", "Digits", "Metaspace", "Split"})
@@ -316,7 +314,6 @@ class Renderer:
 
 
 def _sized_cache() -> "LRUCache[Any, Any]":
-    """A cache of values and their sizes in characters."""
     return LRUCache(_CACHED_CHARACTERS, getsizeof=lambda entry: entry[1])
 
 
@@ -369,7 +366,6 @@ def _shortening(normalizer: Any) -> int | None:
 
 
 def _state(part: Any) -> Any:
-    """Serialized form of a part of a tokenizer; None where there is none."""
     return None if part is None else json.loads(part.__getstate__())
 
 

@@ -105,7 +105,6 @@ def _answers_with(texts: TurnTexts, *messages: Message) -> bool:
 
 
 def _is_positional(texts: TurnTexts) -> bool:
-    """True if a turn's text depends on how many came before."""
     positional = TurnTexts(texts.template, replace(texts.traits, positional=True))
     try:
         found = [

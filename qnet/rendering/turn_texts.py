@@ -29,8 +29,7 @@ from qguide.qnet.rendering.chat_template import (
 )
 from qguide.qnet.types import Message, ToolCall
 
-_MARK: Final = "qguidemark"
-"""Letters alone, which no template changes."""
+_MARK: Final = "qguidemark"  # letters alone, which no template changes
 _ASKED: Final = Message("user", "one")
 _ANSWERED: Final = Message("user", "three")
 _RESULT: Final = "done"
@@ -235,7 +234,6 @@ class TurnTexts:
         return self._split(whole, self._cut(self.template.render(turns), frame, mark))
 
     def _cut(self, text: str, frame: _Frame, mark: str) -> str:
-        """The text behind the stand-in's end of turn."""
         _, found, behind = text.rpartition(mark)
         if not found:
             raise RenderingError("the chat template leaves out an assistant's turn")
@@ -284,7 +282,6 @@ class TurnTexts:
         return bool(said), tuple(call.name for call in reply.tool_calls)
 
     def _calls(self, message: Message) -> bool:
-        """True if the template prints the message's calls."""
         if not message.tool_calls:
             return False
         return call_shape(self._without_thoughts(message)) in self.traits.call_styles

@@ -88,7 +88,6 @@ def _after(work: Slices[list[ScoreResult]], before: Spending) -> Slices[tuple[li
 
 
 def _shortest_context(members: Iterable[CachingScorer]) -> int | None:
-    """The most tokens that all members take; None if none has a limit."""
     return min((member.context for member in members if member.context is not None), default=None)
 
 

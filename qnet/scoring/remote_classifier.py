@@ -16,10 +16,8 @@ from qguide.qnet.scoring.rendered_requests import RenderedRequest, request_rende
 from qguide.qnet.scoring.vllm_client import ClassifyServer
 from qguide.qnet.types import ScoreResult
 
-_PROBE_TOKENS: Final = (4, 8)
-"""Lengths of the prompts that a server has to answer when it is connected."""
-_SAME: Final = 1e-3
-"""Difference of two answers to one prompt that lower precision explains."""
+_PROBE_TOKENS: Final = (4, 8)  # lengths of the prompts that a server has to answer when it is connected
+_SAME: Final = 1e-3  # difference of two answers to one prompt that lower precision explains
 
 
 class RemoteClassifyScorer(RemoteScorer):

@@ -165,7 +165,6 @@ def head_features(requests: Sequence[RenderedRequest]) -> NDArray[np.float32] | 
 
 
 def _features(request: RenderedRequest) -> NDArray[np.float32]:
-    """(C, F) of one request's candidates."""
     tails = [candidate[length:] for candidate, length in zip(request.candidates, request.action_lengths, strict=True)]
     if not any(tails):
         turns = turns_of(request.history, request.action_spans)

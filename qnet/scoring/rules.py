@@ -223,7 +223,6 @@ class _Check:
         return all(not parts or any(self.passes(value, part, depth) for part in parts) for parts in choices)
 
     def _holds(self, value: object, schema: Mapping[str, Any], depth: int) -> bool:
-        """True if the members of an object or a list conform."""
         if isinstance(value, list):
             items = schema.get("items", True)
             return all(self.passes(item, items, depth) for item in value)

@@ -256,7 +256,6 @@ class ClassifyServer(PoolingServer):
 
 
 def _reason(response: httpx.Response) -> str:
-    """The status, and the message where it is one of vLLM's."""
     try:
         message = _ErrorAnswer.model_validate_json(response.content).error.message
     except ValidationError:
