@@ -286,19 +286,14 @@ def cache_salt_of(body: Mapping[str, Any]) -> dict[str, str]:
 
 def in_trace(headers: Mapping[str, str]) -> AbstractContextManager[None]:
     """Requests sent within, also by tasks that begin within, carry the trace of these headers if it is well-formed."""
-    return _set(_trace, _well_formed(headers))
+    parent, state = headers.get(TRACEPARENT, ""), headers.get(TRACESTATE, "")
+    told = {TRACEPARENT: parent} | ({TRACESTATE: state} if _STATE.fullmatch(state) else {})
+    return _set(_trace, told if _PARENT.fullmatch(parent) else _NONE)
 
 
 def trace_headers() -> Mapping[str, str]:
     """The headers of the current trace; empty outside of any."""
     return _trace.get()
-
-
-def _well_formed(headers: Mapping[str, str]) -> Mapping[str, str]:
-    parent, state = headers.get(TRACEPARENT, ""), headers.get(TRACESTATE, "")
-    if not _PARENT.fullmatch(parent):
-        return _NONE
-    return {TRACEPARENT: parent} | ({TRACESTATE: state} if _STATE.fullmatch(state) else {})
 
 
 @contextmanager

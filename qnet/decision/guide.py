@@ -9,7 +9,7 @@ import asyncio
 from collections import defaultdict
 from collections.abc import AsyncIterator, Coroutine, Mapping, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from time import perf_counter
 from typing import Any, Final, Self
 
@@ -171,28 +171,21 @@ class _Draw:
         self._changed.set()
 
 
+@dataclass(slots=True)
 class _Driver:
     """Answers one decision's requests and times each kind; `further` policies draw in the roles that they have."""
 
-    def __init__(
-        self,
-        policy: Policy,
-        scorer: AsyncScorer,
-        deadline: Deadline,
-        further: Mapping[DrawRole, Policy],
-        until: float | None,
-    ) -> None:
-        self._policy = policy
-        self._further = further
-        self._scorer = scorer
-        self._deadline = deadline
-        self._seconds: dict[type, float] = defaultdict(float)
-        self._draws: list[_Draw] = []
-        self._cut_off: list[TokenUsage] = []
-        self._drawn = 0
-        self._until = until
-        self._failed = False
-        self._left_out: list[str] = []
+    policy: Policy
+    scorer: AsyncScorer
+    deadline: Deadline
+    further: Mapping[DrawRole, Policy]
+    until: float | None  # end of the caller's patience by the running loop's clock
+    seconds: dict[type, float] = field(default_factory=lambda: defaultdict(float))
+    draws: list[_Draw] = field(default_factory=list)
+    cut_off: list[TokenUsage] = field(default_factory=list)
+    drawn: int = 0
+    failed: bool = False
+    left_out: list[str] = field(default_factory=list)
 
     async def run(self, history: History, guidance: Guidance) -> Decision:
         process = decide(history, guidance)
@@ -208,13 +201,13 @@ class _Driver:
         except StopIteration as end:
             decision: Decision = end.value
         finally:
-            for draw in self._draws:
+            for draw in self.draws:
                 await draw.give_up()
-        timings = StepTimings(sample_ms=self._seconds[SampleRequest] * 1e3, score_ms=self._seconds[ScoreRequest] * 1e3)
-        answered = [spent for draw in self._draws for spent in draw.answered]
-        answered = [decision.usage.below_threshold, *self._cut_off, *answered]
-        usage, warnings = decision.usage.at_least(total_of(answered)), (*decision.warnings, *self._left_out)
-        saved = 0 if self._failed else decision.draws_saved  # what failed was needed
+        timings = StepTimings(sample_ms=self.seconds[SampleRequest] * 1e3, score_ms=self.seconds[ScoreRequest] * 1e3)
+        answered = [spent for draw in self.draws for spent in draw.answered]
+        answered = [decision.usage.below_threshold, *self.cut_off, *answered]
+        usage, warnings = decision.usage.at_least(total_of(answered)), (*decision.warnings, *self.left_out)
+        saved = 0 if self.failed else decision.draws_saved  # what failed was needed
         return replace(decision, timings=timings, usage=usage, warnings=warnings, draws_saved=saved)
 
     async def _answer(
@@ -225,40 +218,40 @@ class _Driver:
             is_score = isinstance(request, ScoreRequest)
             # A deadline for the whole request and not for each part: its time is what the caller
             # waits.
-            async with self._deadline.enforce(SCORING if is_score else DRAWING):
+            async with self.deadline.enforce(SCORING if is_score else DRAWING):
                 if isinstance(request, ScoreRequest):
-                    return await self._scorer.score(request)
-                policy = self._further.get(request.role, self._policy)
+                    return await self.scorer.score(request)
+                policy = self.further.get(request.role, self.policy)
                 if guidance.as_finished:
                     return await self._as_finished(policy, request, guidance)
                 return await policy.sample(request.history, n=request.n, sampling=request.sampling)
         finally:
-            self._seconds[type(request)] += perf_counter() - started
+            self.seconds[type(request)] += perf_counter() - started
 
     async def _as_finished(self, policy: Policy, request: SampleRequest, guidance: Guidance) -> Sequence[Candidate]:
         """Candidates that came since the last request; none, and a warning, once the time is up or a draw failed."""
-        until = self._until if self._drawn >= guidance.at_least else None
+        until = self.until if self.drawn >= guidance.at_least else None
         if request.role != "act":
-            for draw in self._draws:  # the choice among them is made
+            for draw in self.draws:  # the choice among them is made
                 await draw.give_up()
             return await self._in_time(policy, request, until)
         come: list[Candidate] = []
         try:
             while not come:
-                if not self._draws or self._draws[-1].has_ended:
+                if not self.draws or self.draws[-1].has_ended:
                     if until is not None and asyncio.get_running_loop().time() >= until:
                         raise _TimeIsUpError
-                    self._draws.append(_Draw(policy.sample(request.history, n=request.n, sampling=request.sampling)))
-                come = await self._draws[-1].further(until)
+                    self.draws.append(_Draw(policy.sample(request.history, n=request.n, sampling=request.sampling)))
+                come = await self.draws[-1].further(until)
         except _TimeIsUpError:
-            came = f"{self._drawn} of {guidance.num_candidates} candidates came within max_wait_s"
-            self._left_out.append(f"{came} ({guidance.max_wait_s:g} s)")
+            came = f"{self.drawn} of {guidance.num_candidates} candidates came within max_wait_s"
+            self.left_out.append(f"{came} ({guidance.max_wait_s:g} s)")
         except QGuideError as error:
             if until is None:
                 raise
-            self._failed = True
-            self._left_out.append(f"a draw failed: {error}")
-        self._drawn += len(come)
+            self.failed = True
+            self.left_out.append(f"a draw failed: {error}")
+        self.drawn += len(come)
         return come
 
     async def _in_time(self, policy: Policy, request: SampleRequest, until: float | None) -> Sequence[Candidate]:
@@ -272,5 +265,5 @@ class _Driver:
             except TimeoutError:
                 if not time.expired():
                     raise
-                self._cut_off += answered
+                self.cut_off += answered
                 return []

@@ -118,17 +118,23 @@ class PackedModel:
 
     def _compute(self, beginning: Salted, *, owner: int) -> Passes[int]:
         """Compute a prefix and keep it; returns how many tokens that took."""
-        salt, token_ids = beginning
-        entry = self.store.lease(token_ids, at_most=len(token_ids), cache_salt=salt)
-        segment = history_segment(entry, token_ids, owner=owner)
-        try:
+        with self._extended(beginning) as entry:
+            segment = history_segment(entry, beginning[1], owner=owner)
             yield from self.passes([segment])
+        entry.token_ids, entry.branches = beginning[1], []
+        self.store.add(entry)
+        return len(segment.token_ids)
+
+    @contextmanager
+    def _extended(self, history: Salted) -> Iterator[Entry]:
+        """The entry of a history, to be extended in the block; it is dropped after a failure."""
+        salt, token_ids = history
+        entry = self.store.lease(token_ids, at_most=len(token_ids), cache_salt=salt)
+        try:
+            yield entry
         except BaseException:
             self.store.discard(entry)
             raise
-        entry.token_ids, entry.branches = token_ids, []
-        self.store.add(entry)
-        return len(segment.token_ids)
 
     @torch.inference_mode()
     def read_ahead(self, history: Salted, *, begin: Callable[[int], None]) -> Iterator[None]:
@@ -144,19 +150,15 @@ class PackedModel:
 
     def _read_on(self, history: Salted, begin: Callable[[int], None]) -> bool:
         """Compute and keep the next pass of a history; False once all of it is known."""
-        salt, token_ids = history
-        entry = self.store.lease(token_ids, at_most=len(token_ids), cache_salt=salt)
-        known = token_ids[: len(entry.token_ids) + self._tokens_per_forward]
-        segment = history_segment(entry, known)
-        try:
+        _, token_ids = history
+        with self._extended(history) as entry:
+            known = token_ids[: len(entry.token_ids) + self._tokens_per_forward]
+            segment = history_segment(entry, known)
             if segment.token_ids:
                 begin(len(segment.token_ids))
                 # Room for all of it, so that no later pass has to copy what is there.
                 entry.buffer.reserve(len(token_ids))
                 self.forward([segment])
-        except BaseException:
-            self.store.discard(entry)
-            raise
         entry.token_ids, entry.branches = known, []
         self.store.commit(entry)
         return len(known) < len(token_ids)

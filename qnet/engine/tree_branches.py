@@ -19,7 +19,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, Final, Protocol, TypeVar
+from typing import Any, Final, TypeVar
 from weakref import WeakKeyDictionary, WeakSet
 
 import torch
@@ -35,16 +35,11 @@ from qguide.qnet.engine.recurrent_states import RecurrentState, behind, cache_of
 from qguide.qnet.engine.token_trie import TokenTrie
 from qguide.qnet.engine.windows import choosing_few
 
-
-class RunRows(Protocol):
-    """One forward pass over rows of tokens, padded with zeros."""
-
-    def __call__(self, ids_BT: Tensor, read_N: Tensor, **options: Any) -> tuple[Tensor, Any]:
-        """Outputs (N, …) at some of the B * T tokens, and the model's own output."""
-        ...
-
-
 Row = TypeVar("Row")
+
+RunRows = Callable[..., tuple[Tensor, Any]]
+"""One forward pass over rows of token ids (B, T), padded with zeros, with options for the model's forward: outputs
+(N, …) at some of the B * T tokens, and the model's own output."""
 
 _LEAST_TOKENS = 2048
 _LEAST_COLUMNS: Final = 2  # a single token goes on from a state by code of its own, which may overwrite the state

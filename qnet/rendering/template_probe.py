@@ -1,11 +1,13 @@
 """Finds a chat template's traits by rendering small conversations."""
 
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from typing import Final
 
 from qguide.qnet.errors import RenderingError
 from qguide.qnet.rendering.chat_template import CALL_STYLES, ChatTemplate, RowStyle, System, TemplateTraits, text_row
-from qguide.qnet.rendering.turn_texts import TurnTexts
+from qguide.qnet.rendering.turn_texts import Observed, TurnTexts
 from qguide.qnet.types import Message, ToolCall
 
 _SYSTEM: Final = Message("system", "qguidesystem")
@@ -87,21 +89,21 @@ def _system(template: ChatTemplate, texts: TurnTexts) -> System:
 
 def _opens_with(texts: TurnTexts, *messages: Message) -> bool:
     """True if the template prints all of the messages at the start of a conversation."""
-    rows = [text_row(m.role, m.content, texts.traits.style) for m in messages]
-    try:
-        found = texts.observed(rows)
-    except RenderingError:
-        return False
-    return all(message.content in found.text for message in messages)
+    return _prints(
+        lambda: texts.observed([text_row(m.role, m.content, texts.traits.style) for m in messages]), messages
+    )
 
 
 def _answers_with(texts: TurnTexts, *messages: Message) -> bool:
     """True if the template prints all of the messages behind a reply."""
-    try:
-        found = texts.native_answer(_SAID, messages)
-    except RenderingError:
-        return False
-    return all(message.content in found.text for message in messages)
+    return _prints(lambda: texts.native_answer(_SAID, messages), messages)
+
+
+def _prints(render: Callable[[], Observed], messages: Sequence[Message]) -> bool:
+    with suppress(RenderingError):
+        text = render().text
+        return all(message.content in text for message in messages)
+    return False
 
 
 def _is_positional(texts: TurnTexts) -> bool:

@@ -8,7 +8,6 @@ goes on from one; where it does not, each request's history is computed anew.
 from collections import Counter
 from collections.abc import Sequence
 from itertools import chain, islice
-from math import fsum
 from typing import Any
 
 import torch
@@ -102,8 +101,8 @@ class _LogprobReader:
         policies = yield from self._policy.run(requests, spent, known)
         references = yield from self._reference.run(requests, spent, known)
         return [
-            [self._beta * fsum(_differences(*both)) for both in zip(*of_request, strict=True)]
-            for of_request in zip(_numbers(policies), _numbers(references), strict=True)
+            implicit_q.implicit_values(self._beta, *both)
+            for both in zip(_numbers(policies), _numbers(references), strict=True)
         ]
 
 
@@ -129,7 +128,3 @@ def _numbers(logprobs: Sequence[Sequence[Tensor]]) -> list[list[list[float]]]:
     every = list(chain(*logprobs))
     values = iter(torch.cat(every).tolist() if every else ())
     return [[list(islice(values, len(logprobs_A))) for logprobs_A in of_request] for of_request in logprobs]
-
-
-def _differences(ours: Sequence[float], theirs: Sequence[float]) -> list[float]:
-    return [one - other for one, other in zip(ours, theirs, strict=True)]

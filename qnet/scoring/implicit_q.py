@@ -7,6 +7,7 @@ nowhere else, and keeps the histories of the policy and of its reference from st
 from collections import Counter
 from collections.abc import Sequence
 from math import fsum
+from operator import sub
 
 import torch
 
@@ -78,16 +79,17 @@ class SharedPrefixImplicitScorer(RenderingScorer):
         ]
 
     def _result(self, request: RenderedRequest, policy: LogprobReading, reference: LogprobReading) -> ScoreResult:
-        beta: float = self._loaded.model.config.beta
-        q_values = [
-            beta * fsum(p - r for p, r in zip(ours, theirs, strict=True))
-            for ours, theirs in zip(policy.logprobs, reference.logprobs, strict=True)
-        ]
+        q_values = implicit_values(self._loaded.model.config.beta, policy.logprobs, reference.logprobs)
         return ScoreResult(
             tuple(q_values[i] for i in request.index),
             computed_tokens=sum(request.new_tokens(r.known) for r in (policy, reference)),
             cached_tokens=policy.known + reference.known,
         )
+
+
+def implicit_values(beta: float, ours: Sequence[Sequence[float]], theirs: Sequence[Sequence[float]]) -> list[float]:
+    """Q of each candidate by both models' log-probabilities of its tokens: beta * sum (ours - theirs)."""
+    return [beta * fsum(map(sub, *both)) for both in zip(ours, theirs, strict=True)]
 
 
 def request_renderer(loaded: LoadedImplicitQ, context: int) -> RequestRenderer:

@@ -1,10 +1,10 @@
 """Base of the scorers that send every distinct sequence of a batch to a server, as token ids."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
-from typing import ClassVar
+from collections.abc import Callable, Sequence
+from typing import ClassVar, TypeVar
 
-from qguide.qnet.errors import ConfigError
+from qguide.qnet.errors import ConfigError, ScorerUnavailableError
 from qguide.qnet.scoring.rendered_requests import (
     ConversationRenderer,
     RenderedRequest,
@@ -15,6 +15,8 @@ from qguide.qnet.scoring.vllm_client import PoolingServer
 from qguide.qnet.sliced_scorer import Slices
 from qguide.qnet.types import ScoreResult
 from qguide.qnet.work import TokenUsage
+
+Checked = TypeVar("Checked")
 
 
 class RemoteScorer(RenderingScorer, ABC):
@@ -41,6 +43,16 @@ class RemoteScorer(RenderingScorer, ABC):
             mine = [i for i, request in enumerate(rendered) if request.cache_salt == salt]
             results.update(zip(mine, self._score_salted([rendered[i] for i in mine], salt), strict=True))
         return [results[i] for i in range(len(rendered))]
+
+    def _connected(self, check: Callable[[], Checked]) -> Checked:
+        """The result of a check of the server; one that fails closes the connections, and refuses the server."""
+        try:
+            return check()
+        except BaseException as error:
+            self.close()
+            if isinstance(error, ScorerUnavailableError):
+                raise self._refusal(str(error)) from error
+            raise
 
     def _require_context(self, *, unserved: str, shorter: str) -> None:
         """Refuse a server without the model, or with a shorter context; each with its remedy."""

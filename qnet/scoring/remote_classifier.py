@@ -5,11 +5,10 @@ batch goes to it in one request, as token ids; the logits come back without thei
 """
 
 from collections.abc import Sequence
-from contextlib import ExitStack
+from functools import partial
 from math import isclose, isfinite, nan
 from typing import Final
 
-from qguide.qnet.errors import ScorerUnavailableError
 from qguide.qnet.models.classifier import RemoteClassifier
 from qguide.qnet.scoring.remote import RemoteScorer, tokens_of
 from qguide.qnet.scoring.rendered_requests import RenderedRequest, request_renderer, results_of
@@ -27,10 +26,7 @@ class RemoteClassifyScorer(RemoteScorer):
         context = min(loaded.context, max_tokens or loaded.context)
         super().__init__(request_renderer(loaded, context), server)
         self._server = server
-        with ExitStack() as refused:
-            refused.callback(self.close)
-            self._require_a_classifier(loaded)
-            refused.pop_all()
+        self._connected(partial(self._require_a_classifier, loaded))
 
     def _score_salted(self, requests: Sequence[RenderedRequest], salt: str) -> list[ScoreResult]:
         sequences = [request.history + c for request in requests for c in request.candidates]
@@ -39,16 +35,13 @@ class RemoteClassifyScorer(RemoteScorer):
         return results_of(requests, q_values, list(map(tokens_of, requests)), [0] * len(requests))
 
     def _require_a_classifier(self, loaded: RemoteClassifier) -> None:
-        try:
-            self._require_context(
-                unserved="set model to the name that it serves the classifier under",
-                shorter="start it with a longer context",
-            )
-            probes = [[(7 * i + 1) % loaded.vocab_size for i in range(n)] for n in _PROBE_TOKENS]
-            logits = self._server.logits(probes)
-            activations = self._server.activations(probes)
-        except ScorerUnavailableError as error:
-            raise self._refusal(str(error)) from error
+        self._require_context(
+            unserved="set model to the name that it serves the classifier under",
+            shorter="start it with a longer context",
+        )
+        probes = [[(7 * i + 1) % loaded.vocab_size for i in range(n)] for n in _PROBE_TOKENS]
+        logits = self._server.logits(probes)
+        activations = self._server.activations(probes)
         if not all(map(isfinite, logits)):
             raise self._refusal("the Q of an ordinary prompt is not finite; look at its --dtype")
         if not loaded.is_regression and _may_be_activated(logits, activations):

@@ -12,7 +12,6 @@ The trunk is a folder written by `qguide export-trunk`, served by
 """
 
 from collections.abc import Sequence
-from contextlib import ExitStack
 from itertools import accumulate, pairwise
 from math import isfinite
 from typing import Final
@@ -57,10 +56,7 @@ class VllmScorer(RemoteScorer):
         super().__init__(requests, server)
         self._loaded = loaded
         self._server = server
-        with ExitStack() as refused:
-            refused.callback(self.close)
-            self._seen: CacheCounters | None = self._require_a_server_that_will_do()
-            refused.pop_all()
+        self._seen: CacheCounters | None = self._connected(self._require_a_server_that_will_do)
 
     def _score_salted(self, requests: Sequence[RenderedRequest], salt: str) -> list[ScoreResult]:
         sequences = [request.history + c for request in requests for c in request.candidates]
@@ -90,15 +86,12 @@ class VllmScorer(RemoteScorer):
         return self._seen.hits_of(tokens, since=before)
 
     def _require_a_server_that_will_do(self) -> CacheCounters:
-        try:
-            self._require_context(
-                unserved="write the trunk with qguide export-trunk and start vLLM on it with "
-                f"--served-model-name {self._server.model}",
-                shorter=f"start vLLM with --max-model-len {self.context}",
-            )
-            return self._require_cache()
-        except ScorerUnavailableError as error:
-            raise self._refusal(str(error)) from error
+        self._require_context(
+            unserved="write the trunk with qguide export-trunk and start vLLM on it with "
+            f"--served-model-name {self._server.model}",
+            shorter=f"start vLLM with --max-model-len {self.context}",
+        )
+        return self._require_cache()
 
     def _require_cache(self) -> CacheCounters:
         """Send the same prompt twice; the second time some of it has to be cached, and Q be the same."""
