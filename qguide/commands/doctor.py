@@ -6,7 +6,7 @@ has each Q model score it.
 
 import asyncio
 import shutil
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Awaitable, Iterator
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Final, Literal, NamedTuple, get_args
@@ -19,6 +19,7 @@ from qguide.qnet.errors import QGuideError
 from qguide.qnet.packages import PACKAGES, Kind, install, plugins
 
 if TYPE_CHECKING:
+    from qguide.qnet.types import Candidate, ScoreResult
     from qguide.server.q_models.registry import Models
     from qguide.server.settings.settings import Settings
 
@@ -186,29 +187,24 @@ async def _step(models: "Models", settings: "Settings") -> AsyncIterator[DoctorF
 
     history = (Message("user", _TASK),)
     reply = Message("assistant", "Action: go to desk 1")
-    try:
-        async with asyncio.timeout(settings.timeout_s):
-            await models.policy.model.sample(history, n=1, sampling=Sampling(max_tokens=None))
-    except (QGuideError, TimeoutError) as error:
-        yield DoctorFinding("fault", f"policy {models.policy.name}", _reason(error))
-    else:
-        yield DoctorFinding("ok", f"policy {models.policy.name}", "draws a reply")
+    policy, sampling = models.policy, Sampling(max_tokens=None)
+    yield await _tried(f"policy {policy.name}", policy.model.sample(history, n=1, sampling=sampling), settings)
     for q_model in models.q_models:
-        if isinstance(q_model, NoQModel):
-            continue
-        named = f"Q model {q_model.name}"
-        try:
-            async with asyncio.timeout(settings.timeout_s):
-                result = await q_model.score(ScoreRequest(history, (reply,)))
-        except (QGuideError, TimeoutError) as error:
-            yield DoctorFinding("fault", named, _reason(error))
-        else:
-            yield DoctorFinding("ok", named, f"scores: Q = {result.q_values[0]:.3g}")
+        if not isinstance(q_model, NoQModel):
+            asked = q_model.score(ScoreRequest(history, (reply,)))
+            yield await _tried(f"Q model {q_model.name}", asked, settings)
     if unguided := unguided_policies(settings):
         yield DoctorFinding("note", "guidance", unguided)
 
 
-def _reason(error: Exception) -> str:
-    if isinstance(error, TimeoutError):
-        return "no answer in time (QGUIDE_TIMEOUT_S); look at the log of its server"
-    return str(error)
+async def _tried(named: str, work: "Awaitable[list[Candidate] | ScoreResult]", settings: "Settings") -> DoctorFinding:
+    try:
+        async with asyncio.timeout(settings.timeout_s):
+            found = await work
+    except TimeoutError:
+        reason = "no answer in time (QGUIDE_TIMEOUT_S); look at the log of its server"
+        return DoctorFinding("fault", named, reason)
+    except QGuideError as error:
+        return DoctorFinding("fault", named, str(error))
+    said = "draws a reply" if isinstance(found, list) else f"scores: Q = {found.q_values[0]:.3g}"
+    return DoctorFinding("ok", named, said)

@@ -67,13 +67,14 @@ def serve(
     # torch's idle threads spin by default, which slows everything else on a small machine.
     os.environ.setdefault("OMP_WAIT_POLICY", "passive")
 
-    given: dict[str, Any] = {"host": host, "port": port, "vllm": vllm}
-    if vllm is not None:
-        given["policy"] = "vllm"
-    if insecure:
-        given["insecure"] = True
-    if unlicensed:
-        given["unlicensed"] = True
+    given: dict[str, Any] = {
+        "host": host,
+        "port": port,
+        "vllm": vllm,
+        "policy": None if vllm is None else "vllm",
+        "insecure": insecure or None,
+        "unlicensed": unlicensed or None,
+    }
     given |= models_given(policy, q_model, upstream, learn=learn)
     console = Console(stderr=True)
     _run(read_settings({name: v for name, v in given.items() if v is not None}, console), console)

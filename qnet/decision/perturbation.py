@@ -9,10 +9,10 @@ import asyncio
 import logging
 import re
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from hashlib import sha256
-from typing import Any, Final, Protocol, TypeVar
+from typing import Final, Protocol, TypeVar
 
 from pydantic import TypeAdapter
 
@@ -49,14 +49,11 @@ class TaskPlace:
         """The same history with another description of the task."""
         old = history[self.message]
         content = old.content[: self.start] + text + old.content[self.end :]
-        new = replace(old, content=content, wire=self._wire(old, text))
+        wire = old.wire
+        if wire is not None:
+            wire = {**wire, "content": reworded(wire.get("content") or "", self.start, self.end, text)}
+        new = replace(old, content=content, wire=wire)
         return (*history[: self.message], new, *history[self.message + 1 :])
-
-    def _wire(self, old: Message, text: str) -> Mapping[str, Any] | None:
-        if old.wire is None:
-            return None
-        content = reworded(old.wire.get("content") or "", self.start, self.end, text)
-        return {**old.wire, "content": content}
 
 
 def find_task(history: History, *, task: str | None = None, markers: Sequence[TaskMarker] = ()) -> TaskPlace:

@@ -12,15 +12,13 @@ import torch
 
 from qguide.qnet.device.device_thread import DeviceThread, DeviceWorker
 from qguide.qnet.engine.decoding import Draw, DrawsAfter, draw_passes
-from qguide.qnet.engine.packed_model import PackedModel, logits_of
+from qguide.qnet.engine.packed_model import DEFAULT_CACHE_BYTES, DEFAULT_TOKENS_PER_FORWARD, PackedModel, logits_of
 from qguide.qnet.errors import ConfigError, HistoryTooLongError, InvalidCandidatesError
 from qguide.qnet.models.checkpoint import LoadedPolicy
 from qguide.qnet.sliced_scorer import Slices, finish
 from qguide.qnet.types import DEFAULT_TEMPERATURE, Candidate, History, SampleRequest, Sampling
 from qguide.qnet.work import TokenUsage, current_tenant, record_usage
 
-DEFAULT_CACHE_BYTES = 2 * 1024**3
-DEFAULT_TOKENS_PER_FORWARD = 2048
 DEFAULT_MAX_ROWS = 512
 _SHARED_PART = 8
 """Draws of several callers are one batch only where they are an eighth of a forward pass: a pass of

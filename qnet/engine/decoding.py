@@ -16,7 +16,6 @@ from qguide.qnet.engine.attention import PackedSegment, joined
 from qguide.qnet.engine.kernels import upload
 from qguide.qnet.engine.packed_model import PackedModel, Passes, history_segment
 from qguide.qnet.engine.prefix_cache import Branch, Entry
-from qguide.qnet.sliced_scorer import finish
 
 
 @dataclass(slots=True)
@@ -128,14 +127,12 @@ class _Session:
         return upload(hiding_LB, like.device, dtype=like.dtype)
 
 
-def draw(model: PackedModel, jobs: Sequence[DrawsAfter], stop_token_ids: frozenset[int]) -> int:
-    """Fill in every draw of every job; returns how many history tokens had to be computed."""
-    return finish(draw_passes(model, jobs, stop_token_ids))
-
-
 @torch.inference_mode()
 def draw_passes(model: PackedModel, jobs: Sequence[DrawsAfter], stop_token_ids: frozenset[int]) -> Passes[int]:
-    """The same, one forward pass after the other; a draw may be given up between two."""
+    """Fill in every draw of every job, one forward pass after the other; a draw may be given up between two.
+
+    Returns how many history tokens had to be computed.
+    """
     histories = [(job.cache_salt, job.token_ids) for job in jobs]
     fresh_tokens = yield from model.compute_beginnings(histories, spare=1)
     with model.lease(histories, fresh_tokens, spare=1) as entries:

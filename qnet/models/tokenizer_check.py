@@ -11,7 +11,6 @@ import os
 import resource
 import subprocess
 import sys
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
@@ -25,23 +24,12 @@ _REFUSED: Final = 3
 _WALL_PER_CPU: Final = 5
 
 
-@dataclass(frozen=True, slots=True)
-class TrialLimits:
-    """Limits of a trial.
+def check_tokenizer(folder: Path, *, cpu_s: int = 120, memory_bytes: int = 4 * 1024**3) -> None:
+    """Try the tokenizer and the chat template of a model in a child process.
 
-    Attributes:
-        cpu_s: CPU time; five times as long may pass.
-        memory_bytes: in addition to what the libraries take. Linux alone enforces it.
+    Five times its CPU time may pass. Its memory is limited in addition to what the libraries take, and by Linux alone.
     """
-
-    cpu_s: int = 120
-    memory_bytes: int = 4 * 1024**3
-
-
-def check_tokenizer(folder: Path, limits: TrialLimits | None = None) -> None:
-    """Try the tokenizer and the chat template of a model in a child process."""
-    limits = limits or TrialLimits()
-    numbers = map(str, (limits.cpu_s, limits.memory_bytes))
+    numbers = map(str, (cpu_s, memory_bytes))
     command = [sys.executable, "-m", "qguide.qnet.models.tokenizer_check", str(folder), *numbers]
     try:
         tried = subprocess.run(
@@ -52,17 +40,17 @@ def check_tokenizer(folder: Path, limits: TrialLimits | None = None) -> None:
             text=True,
             errors="replace",
             check=False,
-            timeout=_WALL_PER_CPU * limits.cpu_s,
+            timeout=_WALL_PER_CPU * cpu_s,
         )
     except subprocess.TimeoutExpired as error:
-        raise _hostile(folder, f"did not end within {_WALL_PER_CPU * limits.cpu_s} s") from error
+        raise _hostile(folder, f"did not end within {_WALL_PER_CPU * cpu_s} s") from error
     if tried.returncode == _REFUSED:
         raise _hostile(folder, tried.stdout.strip()[-500:])
     if tried.returncode:
         raise _hostile(
             folder,
-            f"ended the trial with status {tried.returncode}, at a limit of {limits.cpu_s} s of "
-            f"CPU time and {limits.memory_bytes:,} bytes",
+            f"ended the trial with status {tried.returncode}, at a limit of {cpu_s} s of "
+            f"CPU time and {memory_bytes:,} bytes",
         )
 
 
@@ -74,7 +62,7 @@ def _hostile(folder: Path, why: str) -> CheckpointError:
     )
 
 
-def _try(folder: str, limits: TrialLimits) -> str:
+def _try(folder: str, cpu_s: int, memory_bytes: int) -> str:
     """Load, render and tokenise; the fault that was found, or nothing."""
     # A tokenizer needs no torch, whose import is most of what a trial would take.
     sys.modules["torch"] = None  # type: ignore[assignment]
@@ -83,7 +71,7 @@ def _try(folder: str, limits: TrialLimits) -> str:
     from qguide.qnet.rendering.renderer import Renderer
     from qguide.qnet.types import Message
 
-    _limit(limits)
+    _limit(cpu_s, memory_bytes)
     tokenizer = AutoTokenizer.from_pretrained(folder, local_files_only=True)
     renderer = Renderer(tokenizer)
     size = len(_SAMPLE.encode())
@@ -96,22 +84,22 @@ def _try(folder: str, limits: TrialLimits) -> str:
     return ""
 
 
-def _limit(limits: TrialLimits) -> None:
+def _limit(cpu_s: int, memory_bytes: int) -> None:
     """Limit this process from here on; the libraries are imported before."""
     used = resource.getrusage(resource.RUSAGE_SELF)
-    cpu_s = int(used.ru_utime + used.ru_stime) + limits.cpu_s
+    cpu_s += int(used.ru_utime + used.ru_stime)
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     resource.setrlimit(resource.RLIMIT_CPU, (cpu_s, cpu_s))
     status = Path("/proc/self/status")
     if status.exists():
         [data] = [line for line in status.read_text().splitlines() if line.startswith("VmData:")]
-        most = int(data.split()[1]) * 1024 + limits.memory_bytes
+        most = int(data.split()[1]) * 1024 + memory_bytes
         resource.setrlimit(resource.RLIMIT_DATA, (most, most))
 
 
 def _main(folder: str, cpu_s: str, memory_bytes: str) -> int:
     try:
-        fault = _try(folder, TrialLimits(int(cpu_s), int(memory_bytes)))
+        fault = _try(folder, int(cpu_s), int(memory_bytes))
     except MemoryError:
         fault = f"took more than {int(memory_bytes):,} bytes"
     except QGuideError as error:

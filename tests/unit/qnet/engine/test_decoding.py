@@ -9,11 +9,16 @@ import torch
 from transformers import PreTrainedModel
 from transformers.models.auto import AutoModelForCausalLM
 
-from qguide.qnet.engine.decoding import Draw, DrawsAfter, draw, draw_passes
+from qguide.qnet.engine.decoding import Draw, DrawsAfter, draw_passes
 from qguide.qnet.engine.packed_model import PackedModel, logits_of
 from qguide.qnet.engine.stacks import Beginnings, Stack
+from qguide.qnet.sliced_scorer import finish
 from tests.support.architectures import tiny_config
 from tests.support.tiny_models import ARCHITECTURES, policy_model
+
+
+def draw(model: PackedModel, jobs: Sequence[DrawsAfter], stop_token_ids: frozenset[int]) -> int:
+    return finish(draw_passes(model, jobs, stop_token_ids))
 
 
 def job(length: int, draws: int, *, temperature: float = 1.0, tokens: int = 10) -> DrawsAfter:

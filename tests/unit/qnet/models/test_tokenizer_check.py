@@ -9,12 +9,12 @@ import pytest
 
 from qguide.qnet.errors import CheckpointError
 from qguide.qnet.models.loading import load_renderer
-from qguide.qnet.models.tokenizer_check import TrialLimits, check_tokenizer
+from qguide.qnet.models.tokenizer_check import check_tokenizer
 from qguide.training.jobs.sft import SftConfig, build_model
 from tests.support.tiny_models import save_policy
 
 pytestmark = pytest.mark.server
-LIMITS = TrialLimits(cpu_s=30, memory_bytes=1024**3)
+LIMITS = {"cpu_s": 30, "memory_bytes": 1024**3}
 LOOP = (
     "{% for a in range(99999) %}{% for b in range(99999) %}{% endfor %}{% endfor %}"
     "{% for m in messages %}{{ m['content'] }}{% endfor %}"
@@ -44,14 +44,14 @@ def model(tmp_path: Path) -> Model:
 
 def test_an_honest_tokenizer_passes_and_loads(model: Model) -> None:
     folder = model()
-    check_tokenizer(folder, LIMITS)
+    check_tokenizer(folder, **LIMITS)
     assert load_renderer(folder).tokenizer.eos_token
 
 
 def test_a_normaliser_that_fills_the_memory_is_refused(model: Model) -> None:
     bomb = [("a", "a" * 100)] * 6
     with pytest.raises(CheckpointError, match=r"status -[0-9]|took .*30 s"):
-        check_tokenizer(model(*bomb), LIMITS)
+        check_tokenizer(model(*bomb), **LIMITS)
 
 
 def test_a_normaliser_that_makes_too_many_tokens_is_refused_at_loading(model: Model) -> None:
@@ -60,17 +60,16 @@ def test_a_normaliser_that_makes_too_many_tokens_is_refused_at_loading(model: Mo
 
 
 def test_a_template_that_never_ends_is_refused(model: Model) -> None:
-    limits = TrialLimits(cpu_s=3, memory_bytes=1024**3)
     # On a busy machine the time that may pass, five times the CPU time, is over first.
     ended = r"status -9, .* 3 s|within 15 s"
     with pytest.raises(CheckpointError, match=ended):
-        check_tokenizer(model(template=LOOP), limits)
+        check_tokenizer(model(template=LOOP), cpu_s=3, memory_bytes=1024**3)
 
 
 def test_a_template_of_very_long_turns_is_refused(model: Model) -> None:
     long = "{% for m in messages %}{{ m['content'] }}{{ 'a ' * 200000 }}{{ eos_token }}{% endfor %}"
     with pytest.raises(CheckpointError, match=r"400,010 .*100,000"):
-        check_tokenizer(model(template=long), LIMITS)
+        check_tokenizer(model(template=long), **LIMITS)
 
 
 def test_the_base_of_a_policy_to_train_is_tried_too(model: Model, tmp_path: Path) -> None:
