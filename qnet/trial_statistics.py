@@ -219,16 +219,15 @@ class DifferenceSequence:
 
 
 @dataclass(slots=True)
-class DropDetector:
-    """Alarm when outcomes in [0, 1] have fallen below a level, and since when.
+class _Detector:
+    """Alarm of a change for the worse, and since when.
 
-    A gambler bets that outcomes are below the level, and begins anew whenever nothing was won by it
-    (the e-CUSUM of Shin, Ramdas and Rinaldo, 2023). Where nothing drops, the mean time to an alarm
-    is at least `patience` episodes.
+    A gambler bets on the change, and begins anew whenever nothing was won by it (the e-CUSUM of Shin,
+    Ramdas and Rinaldo, 2023). Where nothing changes, the mean time to an alarm is at least `patience`
+    episodes.
 
     Attributes:
-        patience: least mean number of episodes to an alarm where there is no drop.
-        since: number of episodes before the drop, as far as it is seen.
+        since: number of episodes before the change, as far as it is seen.
         fortune: logarithm of what the gambler has.
     """
 
@@ -238,9 +237,14 @@ class DropDetector:
     count: int = 0
 
     @property
-    def dropped(self) -> bool:
+    def alarmed(self) -> bool:
         """True once there is an alarm, until outcomes recover."""
         return self.fortune >= math.log(self.patience)
+
+
+@dataclass(slots=True)
+class DropDetector(_Detector):
+    """Alarm when outcomes in [0, 1] have fallen below a level."""
 
     def add(self, outcome: float, *, level: float) -> None:
         """Count one outcome, beside the mean that is no drop, known before it."""
@@ -254,30 +258,14 @@ class DropDetector:
 
 
 @dataclass(slots=True)
-class HarmDetector:
-    """Alarm when guided outcomes have fallen below unguided ones, whichever of them changed.
+class HarmDetector(_Detector):
+    """Alarm when guided outcomes have fallen below unguided ones, whichever of them changed: X is below 0.
 
-    The difference since a trial began is slow to tell of a change after hundreds of episodes. So a
-    gambler bets on X being below 0, as `DropDetector` does on outcomes below a level, and begins
-    anew whenever nothing was won by it. Where guidance does no harm, the mean time to an alarm is
-    at least `patience` episodes.
-
-    Attributes:
-        since: number of the first episode with harm, as far as it is seen.
-        fortune: logarithm of what the gambler has.
+    The difference since a trial began is slow to tell of a change after hundreds of episodes.
     """
 
-    patience: float
-    since: int = 0
-    fortune: float = 0.0
-    count: int = 0
     mean: float = 0.5
     arms: tuple[_Weighed, _Weighed] = field(default_factory=lambda: (_Weighed(), _Weighed()))
-
-    @property
-    def harmed(self) -> bool:
-        """True once there is an alarm."""
-        return self.fortune >= math.log(self.patience)
 
     @property
     def figures(self) -> str:

@@ -13,7 +13,6 @@ import logging
 import sys
 from collections.abc import Callable, Generator, Sequence
 from concurrent.futures import Future
-from dataclasses import dataclass
 from functools import partial
 from math import inf
 from time import perf_counter
@@ -69,18 +68,6 @@ class DeviceThread(FairThread):
             thread.close(timeout_s=timeout_s)
 
 
-@dataclass(frozen=True, slots=True)
-class BatchRun:
-    """One micro-batch that gave its results.
-
-    Attributes:
-        run_s: on the device, without the turns of others.
-    """
-
-    requests: int
-    run_s: float
-
-
 class DeviceWorker(Generic[Request, Result]):
     """One kind of work on the device thread: a batch function, awaited one request at a time.
 
@@ -92,7 +79,8 @@ class DeviceWorker(Generic[Request, Result]):
             within it is expected to take a single slice. 0 is no limit.
         max_shared_cost: of one micro-batch of several callers, whose slices take as long as those
             of the longest request; None is `max_cost`.
-        observe: told of every batch that ran, on the device thread, before its callers are.
+        observe: told of every batch that gave its results how many requests it had, and its seconds on
+            the device without the turns of others; on the device thread, before its callers are told.
         observe_wait: told of every request that was not refused how long it waited in the queue,
             and how it ended; on the caller's thread.
         observe_unanswered: told of every request without an answer what it had cost by then; in
@@ -108,7 +96,7 @@ class DeviceWorker(Generic[Request, Result]):
         cost: Callable[[Request], int] = lambda _: 0,
         max_cost: int = 0,
         max_shared_cost: int | None = None,
-        observe: Callable[[BatchRun], None] = lambda _: None,
+        observe: Callable[[int, float], None] = lambda *_: None,
         observe_wait: Callable[[float, Ending], None] = lambda *_: None,
         observe_unanswered: Callable[[TokenUsage], None] = lambda _: None,
     ) -> None:
@@ -228,7 +216,7 @@ class DeviceWorker(Generic[Request, Result]):
                 _fail(live, error)
                 return
         else:
-            self._observe(BatchRun(len(live), run_s))
+            self._observe(len(live), run_s)
             for waiting, result in zip(live, results, strict=True):
                 waiting.future.set_result(result)
             return

@@ -17,7 +17,7 @@ from typing import Any
 
 from cachetools import LRUCache
 
-from qguide.qnet.device.device_thread import DEFAULT_MAX_BATCH, BatchRun, DeviceThread, DeviceWorker, Ending
+from qguide.qnet.device.device_thread import DEFAULT_MAX_BATCH, DeviceThread, DeviceWorker, Ending
 from qguide.qnet.errors import QGuideError
 from qguide.qnet.sliced_scorer import CachingScorer, Slices
 from qguide.qnet.types import Message, ScoreRequest, ScoreResult
@@ -112,7 +112,7 @@ class ScoringWorker:
         max_batch: int = DEFAULT_MAX_BATCH,
         max_batch_tokens: int = DEFAULT_MAX_BATCH_TOKENS,
         timeout_s: float | None = None,
-        observe: Callable[[BatchRun], None] = lambda _: None,
+        observe: Callable[[int, float], None] = lambda *_: None,
         observe_wait: Callable[[float, Ending], None] = lambda *_: None,
         observe_unanswered: Callable[[TokenUsage], None] = lambda _: None,
     ) -> None:

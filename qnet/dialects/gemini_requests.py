@@ -12,9 +12,8 @@ from mimetypes import guess_type
 from typing import Any, Final
 
 from qguide.qnet.dialects.messages_requests import allowed_functions, function_of, written_input
-from qguide.qnet.dialects.shapes import CHATS_ALONE, EFFORTLESS, Json, image_address, passed_on
+from qguide.qnet.dialects.shapes import CHATS_ALONE, EFFORTLESS, Json, image_address, passed_on, turns_of
 from qguide.qnet.errors import InvalidRequestError
-from qguide.qnet.types import INSTRUCTING
 
 GENERATE: Final = "generateContent"
 COUNT: Final = "countTokens"
@@ -83,24 +82,19 @@ def _signs(model: str) -> bool:
 
 
 def _prompt(rows: Sequence[Mapping[str, Any]], *, signs: bool) -> Json:
-    """Instructions at the beginning, and contents in which a role never follows itself."""
-    first = next((k for k, row in enumerate(rows) if row["role"] not in INSTRUCTING), len(rows))
-    first = min(first, len(rows) - 1)  # system messages alone: the last one is the user's
-    contents: list[Json] = []
     names: dict[str, str] = {}
-    for row in rows[first:]:
-        role = "model" if row["role"] == "assistant" else "user"
+
+    def parts_of(row: Mapping[str, Any]) -> list[Json]:
         parts = [*_result(row, names)] if row["role"] in ("tool", "function") else [*_parts(row)]
         calls = [*_calls(row, names)]
         if calls and signs and not any("thoughtSignature" in part for part in calls):
             calls[0]["thoughtSignature"] = UNSIGNED  # of calls at once only the first has one
-        if contents and contents[-1]["role"] == role:
-            contents[-1]["parts"] += parts + calls
-        elif parts or calls:
-            contents.append({"role": role, "parts": parts + calls})
+        return parts + calls
+
+    instructions, contents = turns_of(rows, parts_of, assistant="model", field="parts")
     if not contents or contents[0]["role"] == "model":
         contents.insert(0, _OPENING)
-    said = [part for row in rows[:first] for part in _parts(row)]
+    said = [part for row in instructions for part in _parts(row)]
     return {"contents": contents, **({"systemInstruction": {"parts": said}} if said else {})}
 
 

@@ -22,11 +22,11 @@ from qguide.qnet.dialects.shapes import (
     image_address,
     joined,
     passed_on,
+    turns_of,
 )
 from qguide.qnet.errors import InvalidRequestError
 from qguide.qnet.native_requests import DialectName
 from qguide.qnet.turns import paced
-from qguide.qnet.types import INSTRUCTING
 
 INVALID_JSON: Final = "INVALID_JSON"
 """The only name in the input of a tool_use block whose arguments are not a JSON object."""
@@ -168,20 +168,10 @@ def request_of(chat: Json, native: Mapping[str, Any] | None = None) -> Json:
 
 
 def _prompt(rows: Sequence[Mapping[str, Any]]) -> Json:
-    """System messages at the beginning, and turns in which a role never follows itself."""
-    first = next((k for k, row in enumerate(rows) if row["role"] not in INSTRUCTING), len(rows))
-    first = min(first, len(rows) - 1)  # system messages alone: the last one is the user's
-    turns: list[Json] = []
-    for row in rows[first:]:
-        role = "assistant" if row["role"] == "assistant" else "user"
-        blocks = _blocks(row)
-        if turns and turns[-1]["role"] == role:
-            turns[-1]["content"] += blocks
-        elif blocks:
-            turns.append({"role": role, "content": blocks})
+    instructions, turns = turns_of(rows, _blocks, assistant="assistant", field="content")
     if not turns or turns[0]["role"] == "assistant":
         turns.insert(0, _OPENING)
-    return {"messages": turns, **_system(rows[:first])}
+    return {"messages": turns, **_system(instructions)}
 
 
 def _system(rows: Sequence[Mapping[str, Any]]) -> Json:

@@ -3,7 +3,7 @@
 import re
 import uuid
 from collections import Counter, deque
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Annotated, Any, Final, TypeVar
 
 from pydantic import BaseModel, BeforeValidator, Field, ValidationError
@@ -12,6 +12,7 @@ from qguide.qnet.body_limits import exceeds_max_depth
 from qguide.qnet.chat_messages import PART_END
 from qguide.qnet.errors import MalformedHistoryError, UnsupportedParameterError
 from qguide.qnet.native_requests import DialectName
+from qguide.qnet.types import INSTRUCTING
 
 Json = dict[str, Any]
 
@@ -82,6 +83,27 @@ Said = Annotated[str, BeforeValidator(lambda said: "" if said is None else said)
 """A text that may be null; any other value is no answer of the dialect."""
 Tokens = list[dict[str, Any]] | None
 """Log-probabilities, one row per token."""
+
+
+def turns_of(
+    rows: Sequence[Mapping[str, Any]],
+    parts_of: Callable[[Mapping[str, Any]], list[Json]],
+    *,
+    assistant: str,
+    field: str,
+) -> tuple[Sequence[Mapping[str, Any]], list[Json]]:
+    """A chat's instructions at the beginning, and its turns, whose `field` has the parts; no role follows itself."""
+    first = next((k for k, row in enumerate(rows) if row["role"] not in INSTRUCTING), len(rows))
+    first = min(first, len(rows) - 1)  # system messages alone: the last one is the user's
+    turns: list[Json] = []
+    for row in rows[first:]:
+        role = assistant if row["role"] == "assistant" else "user"
+        parts = parts_of(row)
+        if turns and turns[-1]["role"] == role:
+            turns[-1][field] += parts
+        elif parts:
+            turns.append({"role": role, field: parts})
+    return rows[:first], turns
 
 
 def passed_on(

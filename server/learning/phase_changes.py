@@ -143,10 +143,10 @@ def _worse(of: Progress, where: str) -> PhaseLine | None:
         why = f"guidance harms: {_figures(of)}"
         return _rolled_back(of, of.episodes.count, f"{where}: {why}")
     harm = of.latest.harm
-    if of.phase == "guiding" and harm.harmed:
+    if of.phase == "guiding" and harm.alarmed:
         why = f"since episode {harm.since + 1:,} guidance harms: {harm.figures}"
         return _rolled_back(of, harm.since, f"{where}: {why}")
-    if of.latest.drop.dropped:
+    if of.latest.drop.alarmed:
         fallen = of.latest.watched
         had = f"{fmean(outcome for _, outcome in fallen):.0%}"
         why = f"the latest {len(fallen)} guided episodes had {had}; {_figures(of)}"

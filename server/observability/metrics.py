@@ -13,7 +13,7 @@ from typing import Final, Literal, get_args
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 
 from qguide.qnet.decision.threshold import ActionTaken
-from qguide.qnet.device.device_thread import BatchRun, Ending
+from qguide.qnet.device.device_thread import Ending
 from qguide.qnet.judging.judge import CallOutcome
 from qguide.qnet.types import ActionOutcome, HistoryWindow, ThresholdAction
 from qguide.qnet.work import TokenUsage
@@ -199,10 +199,10 @@ class Metrics:
         """Record the wait of one request in a Q model's queue."""
         self.queue_seconds.labels(q_model, ended).observe(waited_s)
 
-    def observe_batch(self, q_model: str, batch: BatchRun, *, cache_bytes: int, evicted: int) -> None:
+    def observe_batch(self, q_model: str, requests: int, run_s: float, *, cache_bytes: int, evicted: int) -> None:
         """Record one batch of a Q model; called on the device thread."""
-        self.batch_requests.labels(q_model).observe(batch.requests)
-        self.batch_seconds.labels(q_model).observe(batch.run_s)
+        self.batch_requests.labels(q_model).observe(requests)
+        self.batch_seconds.labels(q_model).observe(run_s)
         self.cache_bytes.labels(q_model).set(cache_bytes)
         self.cache_evictions.labels(q_model).inc(evicted)
 

@@ -16,7 +16,7 @@ import structlog
 
 from qguide.qnet.decision.history_window import RequestSize
 from qguide.qnet.decision.selection import select
-from qguide.qnet.device.device_thread import BatchRun, DeviceThread
+from qguide.qnet.device.device_thread import DeviceThread
 from qguide.qnet.device.scoring_worker import ReadAhead, ScoringWorker
 from qguide.qnet.errors import ScorerUnavailableError
 from qguide.qnet.features.domain import AnyDomain
@@ -235,10 +235,10 @@ class QModel(ServedQModel):
             observe_unanswered=record_usage,
         )
 
-    def _observe(self, resident: LazyScorer, batch: BatchRun) -> None:
+    def _observe(self, resident: LazyScorer, requests: int, run_s: float) -> None:
         evicted = resident.look()
         kept = self._resident.cached.nbytes + self._shadow_resident.cached.nbytes
-        self._runtime.metrics.observe_batch(self.id, batch, cache_bytes=kept, evicted=evicted)
+        self._runtime.metrics.observe_batch(self.id, requests, run_s, cache_bytes=kept, evicted=evicted)
 
 
 def _characters(messages: Sequence[Message]) -> int:

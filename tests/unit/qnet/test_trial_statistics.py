@@ -96,10 +96,10 @@ def test_a_drop_is_noticed_and_dated() -> None:
     found = DropDetector(patience=100)
     for _ in range(50):
         found.add(1.0, level=0.7)
-    assert not found.dropped
+    assert not found.alarmed
     for _ in range(20):
         found.add(0.0, level=0.7)
-    assert found.dropped
+    assert found.alarmed
     assert found.since == 50
 
 
@@ -109,7 +109,7 @@ def test_alarms_are_rare_where_nothing_drops() -> None:
         chance, found = Random(seed), DropDetector(patience=1000)
         for _ in range(100):
             found.add(float(chance.random() < 0.6), level=0.6)
-            if found.dropped:
+            if found.alarmed:
                 alarms += 1
                 break
     assert alarms <= 12
@@ -123,9 +123,9 @@ def test_harm_is_seen_though_the_unguided_outcome_is_what_changed(later: float, 
             guided = chance.random() < 0.9
             rate = 0.5 if guided else 0.3 if number < 200 else later
             found.add(float(chance.random() < rate), guided=guided, share=0.9, number=number)
-            if found.harmed:
+            if found.alarmed:
                 break
-        assert found.harmed == harmed
+        assert found.alarmed == harmed
         assert not harmed or found.since > 150
 
 

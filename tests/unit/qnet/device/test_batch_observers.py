@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 import pytest
 
-from qguide.qnet.device.device_thread import BatchRun, DeviceThread, DeviceWorker, Ending
+from qguide.qnet.device.device_thread import DeviceThread, DeviceWorker, Ending
 from qguide.qnet.errors import OverloadedError, ScorerUnavailableError
 from tests.support.device_work import Gated
 
@@ -23,9 +23,11 @@ class Waiting(NamedTuple):
 
 
 async def test_a_batch_is_observed_before_its_callers_have_their_results(thread: DeviceThread, gated: Gated) -> None:
-    seen: list[BatchRun] = []
+    seen: list[tuple[int, float]] = []
     waits: list[tuple[float, Ending]] = []
-    worker = DeviceWorker(thread, gated, observe=seen.append, observe_wait=lambda *told: waits.append(told))
+    worker = DeviceWorker(
+        thread, gated, observe=lambda *told: seen.append(told), observe_wait=lambda *told: waits.append(told)
+    )
     first = asyncio.create_task(worker.submit(0))
     await gated.is_busy()
     others = [asyncio.create_task(worker.submit(n)) for n in (1, 2)]
@@ -35,8 +37,8 @@ async def test_a_batch_is_observed_before_its_callers_have_their_results(thread:
     await first
     assert (len(seen), len(waits)) >= (1, 1)
     await asyncio.gather(*others)
-    assert [batch.requests for batch in seen] == [1, 2]
-    assert seen[0].run_s >= 0.02
+    assert [requests for requests, _ in seen] == [1, 2]
+    assert seen[0][1] >= 0.02
     assert min(waited_s for waited_s, _ in waits[1:]) >= 0.02
     assert {ended for _, ended in waits} == {"answered"}
 
