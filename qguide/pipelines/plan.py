@@ -152,7 +152,10 @@ class Plan:
 
 def build_plan(pipeline: PipelineConfig, *, only: Sequence[str] = ()) -> Plan:
     """Read every stage's job file and find out which stage needs which."""
-    configs = {name: _load(stage) for name, stage in pipeline.stages.items()}
+    configs = {
+        name: load_config(find_job(stage.job).config_type(), stage.config, stage.set)
+        for name, stage in pipeline.stages.items()
+    }
     outputs = {name: output_of(config) for name, config in configs.items()}
     _require_apart(pipeline, outputs)
     stages, writers = {}, {}
@@ -197,10 +200,6 @@ def _with_needs(stages: Mapping[str, Stage], names: Sequence[str]) -> set[str]:
             found.add(name)
             pending += stages[name].needs
     return found
-
-
-def _load(stage: StageConfig) -> BaseModel:
-    return load_config(find_job(stage.job).config_type(), stage.config, stage.set)
 
 
 def _arguments(stage: StageConfig) -> tuple[str, ...]:

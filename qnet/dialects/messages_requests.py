@@ -203,7 +203,9 @@ def _plain_blocks(row: Mapping[str, Any]) -> Iterator[Json]:
     yield from _thoughts(row.get(THINKING_BLOCKS))
     yield from _row_parts(row)
     for call in row.get("tool_calls") or ():
-        yield _tool_use(call)
+        function = function_of(call)
+        given = {"name": function["name"], "input": written_input(function)}
+        yield {"type": "tool_use", "id": call.get("id"), **given}
 
 
 def _thoughts(given: object) -> Iterator[Json]:
@@ -238,11 +240,6 @@ def _source(address: str) -> Json:
     if head.startswith("data:") and comma:
         return {"type": "base64", "media_type": head.removeprefix("data:"), "data": data}
     return {"type": "url", "url": address}
-
-
-def _tool_use(call: Mapping[str, Any]) -> Json:
-    function = function_of(call)
-    return {"type": "tool_use", "id": call.get("id"), "name": function["name"], "input": written_input(function)}
 
 
 def written_input(function: Mapping[str, Any]) -> Json:

@@ -84,7 +84,8 @@ def _turns_of(item: InputItem, place: str) -> Iterator[Turn]:
     """The turn that an item is, or is a part of; none for what only another server can read."""
     kind = item.type or "message"
     if kind == "message":
-        yield _message(item, place)
+        role = _needed(item.role, "role", kind, place)
+        yield {"role": role, "content": _content(item.content, "content", kind, place)}
     elif kind in _CALLS:
         yield {"role": "assistant", "content": None, "tool_calls": [_call(item, kind, place)]}
     elif kind in _OUTPUTS:
@@ -144,11 +145,6 @@ def compacted_turn(item: Mapping[str, Any]) -> Json | None:
     except ValueError:
         return None
     return {"role": "user", "content": _BEFORE + summary}
-
-
-def _message(item: InputItem, place: str) -> Turn:
-    role = _needed(item.role, "role", "message", place)
-    return {"role": role, "content": _content(item.content, "content", "message", place)}
 
 
 def _call(item: InputItem, kind: str, place: str) -> Turn:

@@ -46,7 +46,8 @@ def read_score(answer: Candidate, *, judge: str) -> float:
     the last line may be any line, so it has to be the score alone.
     """
     text = answer.message.content
-    found = _SCORE.fullmatch(_last_line(text))
+    last_line = next((line for line in map(_bare, reversed(text.splitlines())) if line), "")
+    found = _SCORE.fullmatch(last_line)
     whole = answer.finished or _BARE_SCORE.fullmatch(text.strip())
     if found is None or not whole or not _is_score(found[1]):
         raise _unreadable(answer, judge, f"one number from 0 to {HIGHEST}") from _said(text)
@@ -110,10 +111,6 @@ def _bare_object(text: str) -> str:
 def _is_score(number: str) -> bool:
     """True for a number of the scale; a fraction up to 1 may be of the scale from 0 to 1."""
     return 0 <= float(number) <= HIGHEST and ("." not in number or float(number) > 1)
-
-
-def _last_line(text: str) -> str:
-    return next((line for line in map(_bare, reversed(text.splitlines())) if line), "")
 
 
 def _bare(text: str) -> str:

@@ -21,7 +21,6 @@ from qguide.qnet.engine.context_length import context_length
 from qguide.qnet.errors import CheckpointError
 from qguide.qnet.models.classifier import EXPORTED, EXPORTED_FIELDS
 from qguide.qnet.models.hub import model_folder
-from qguide.qnet.models.qnet import ValueHead
 from qguide.qnet.models.trunk_export import (
     TRUNK,
     LoadedHead,
@@ -77,7 +76,8 @@ def _require_plain(loaded: LoadedHead) -> None:
 
 def _write_modules(loaded: LoadedHead, output: Path) -> None:
     """The modules behind the trunk: pooling at the last token, then the value head's layers."""
-    layers = _layers(loaded.head)
+    hidden = [layer for layer in loaded.head.hidden if isinstance(layer, nn.Linear)]
+    layers = [*((layer, _RELU) for layer in hidden), (loaded.head.out, _IDENTITY)]
     width = layers[0][0].in_features
     folders = ["", "1_Pooling", *(f"{n}_Dense" for n in range(2, 2 + len(layers)))]
     kinds = ["Transformer", "Pooling", *("Dense" for _ in layers)]
@@ -93,11 +93,6 @@ def _write_modules(loaded: LoadedHead, output: Path) -> None:
     _write_json(output / "1_Pooling" / "config.json", pooling)
     for folder, (layer, activation) in zip(folders[2:], layers, strict=True):
         _write_dense(output / folder, layer, activation)
-
-
-def _layers(head: ValueHead) -> list[tuple[nn.Linear, str]]:
-    hidden = [layer for layer in head.hidden if isinstance(layer, nn.Linear)]
-    return [*((layer, _RELU) for layer in hidden), (head.out, _IDENTITY)]
 
 
 def _write_dense(folder: Path, layer: nn.Linear, activation: str) -> None:

@@ -185,7 +185,8 @@ def usage_of(said: dict[str, Any]) -> TokenUsage:
 
 def _candidates_of(read: _Answer) -> list[Candidate]:
     usage = read.usage or _Usage()
-    shares = _split(usage.completion_tokens, len(read.choices))
+    # As evenly as possible: the upstream does not state the tokens of each choice.
+    shares = [(usage.completion_tokens + k) // len(read.choices) for k in range(len(read.choices))]
     extra = {k: v for k, v in read.rest.items() if k not in _NOT_PASSED_ON}
     if read.system_fingerprint is not None:
         extra["system_fingerprint"] = read.system_fingerprint
@@ -239,11 +240,6 @@ def cut_at(candidate: Candidate, stop: object) -> Candidate:
         extra={**candidate.extra, "stop_reason": text},
         native=None,
     )
-
-
-def _split(total: int, parts: int) -> Sequence[int]:
-    """Split as evenly as possible: the upstream does not state the tokens of each choice."""
-    return [(total + k) // parts for k in range(parts)]
 
 
 def _logprob_of(message: Message, tokens: Sequence[dict[str, Any]]) -> float | None:

@@ -36,10 +36,6 @@ def _anthropic(api_key: str | None) -> dict[str, str]:
     return {"anthropic-version": _ANTHROPIC_VERSION, **key}
 
 
-def _google(api_key: str | None) -> dict[str, str]:
-    return {"x-goog-api-key": api_key} if api_key else {}
-
-
 def _marked(body: Json) -> Json:
     """The request with a cache breakpoint at its end, if it may have one more.
 
@@ -212,7 +208,7 @@ GEMINI: Final = Dialect(
     gemini_answers.assembled_content,
     gemini_requests.request_of,
     gemini_answers.completion_of,
-    headers=_google,
+    headers=lambda api_key: {"x-goog-api-key": api_key} if api_key else {},
     takes_n=True,
     takes_stop=False,
     counting=(gemini_requests.COUNT, frozenset(("model", "contents", "systemInstruction", "tools", "toolConfig"))),

@@ -30,7 +30,8 @@ class EnsembleScorer(CachingScorer):
         self.name = name
         self.reads_observation = any(member.reads_observation for member in members)
         self.reads_ahead = any(member.reads_ahead for member in members)
-        self.context = _shortest_context(members)
+        contexts = [member.context for member in members if member.context is not None]
+        self.context = min(contexts, default=None)
         self._members, self._scales = tuple(members), tuple(scales)
 
     def prepare(self, request: ScoreRequest) -> tuple[Any, ...]:
@@ -85,10 +86,6 @@ def _after(work: Slices[list[ScoreResult]], before: Spending) -> Slices[tuple[li
         return end.value, spending
     finally:
         work.close()
-
-
-def _shortest_context(members: Iterable[CachingScorer]) -> int | None:
-    return min((member.context for member in members if member.context is not None), default=None)
 
 
 def _means(results: Iterable[Sequence[ScoreResult]], scales: Sequence[float]) -> list[ScoreResult]:
