@@ -167,11 +167,10 @@ def json_object(text: str) -> dict[str, Any] | None:
 def message_key(reply: Message) -> str:
     """The part of a reply that acts; it is equal for replies that differ only in their thoughts.
 
-    Tool calls are equal by name and canonical arguments. Of a text it is what stands behind the
-    last "Action:", else all of it; if this ends with the only block of code or <action> in it, or
-    behind a sentence with a tag such as [OFFER voucher], what is inside of that; if it is a JSON
-    object, all fields but thoughts. All lines count, because an action may be code, or have its
-    input on a line of its own.
+    Tool calls are equal by name and canonical arguments. Of a text it is what stands behind the last "Action:", else
+    all of it; if this ends with the only block of code or <action> in it, or behind a sentence with a tag such as
+    [OFFER voucher], what is inside of that; if it is a JSON object, all fields but thoughts. All lines count, because
+    an action may be code, or have its input on a line of its own.
     """
     if reply.tool_calls:
         calls = [f"{call.name}({call.canonical_arguments})" for call in reply.tool_calls]

@@ -97,8 +97,7 @@ class UpstreamRefusedError(InvalidRequestError):
     """A request that the upstream refused; the message holds its reason.
 
     Args:
-        upstream_code: the upstream's own code, such as `content_policy_violation`; "" if it gave
-            none.
+        upstream_code: the upstream's own code, such as `content_policy_violation`; "" if it gave none.
         upstream_type: the upstream's own type of error; "" if it gave none.
         parameter: the invalid field, as the upstream names it; None if it names none.
     """

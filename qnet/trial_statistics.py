@@ -81,14 +81,12 @@ def _told(outcome: float, guess: float, *, guided: bool, share: float) -> tuple[
 class TaskMeans:
     """Guesses of outcomes by the episodes before of the same task, once tasks are seen to differ.
 
-    An interval is valid with any guess, and the narrower the better that is. Where all tasks are
-    alike the guess of a task is worse than the mean of all, so none is given until guesses have
-    shown what they are worth.
+    An interval is valid with any guess, and the narrower the better that is. Where all tasks are alike the guess of a
+    task is worse than the mean of all, so none is given until guesses have shown what they are worth.
 
     Attributes:
         tasks: number and sum of outcomes of each, the latest last.
-        gain: by how much the squared errors of guesses were less than those of the mean of all,
-            within bounds.
+        gain: by how much the squared errors of guesses were less than those of the mean of all, within bounds.
     """
 
     count: int = 0
@@ -182,8 +180,7 @@ class DifferenceSequence:
         if guess is None:
             guess = (self.outcomes + 0.5) / (self.count + 1)
         x, lowest, highest = _told(outcome, guess, guided=guided, share=share)
-        # Laid before X is counted: a bet that knew it could not lose, and Ville's inequality would
-        # not hold.
+        # Laid before X is counted: a bet that knew it could not lose, and Ville's inequality would not hold.
         above = [self._bet(lowest + value) for value in _VALUES]
         below = [self._bet(highest - value) for value in _VALUES]
         self.count += 1
@@ -222,9 +219,8 @@ class DifferenceSequence:
 class _Detector:
     """Alarm of a change for the worse, and since when.
 
-    A gambler bets on the change, and begins anew whenever nothing was won by it (the e-CUSUM of Shin,
-    Ramdas and Rinaldo, 2023). Where nothing changes, the mean time to an alarm is at least `patience`
-    episodes.
+    A gambler bets on the change, and begins anew whenever nothing was won by it (the e-CUSUM of Shin, Ramdas and
+    Rinaldo, 2023). Where nothing changes, the mean time to an alarm is at least `patience` episodes.
 
     Attributes:
         since: number of episodes before the change, as far as it is seen.
@@ -251,8 +247,7 @@ class DropDetector(_Detector):
         if self.fortune <= 0:
             self.fortune, self.since = 0.0, self.count
         self.count += 1
-        # An outcome of 1 takes this share of the fortune at most: a fortune of 0 would win nothing
-        # back.
+        # An outcome of 1 takes this share of the fortune at most: a fortune of 0 would win nothing back.
         bet = min(1.0, _MOST_OF_FORTUNE / max(1 - level, 1e-9))
         self.fortune += math.log1p(bet * (level - outcome))
 

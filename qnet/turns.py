@@ -4,11 +4,10 @@ Rests: torch releases the interpreter's lock at every operation of a forward pas
 again. Beside a thread that never rests, a score takes ten times as long. `resting` sets the pace of
 a thread's work; `paced` and `rested`, wherever many parts are read, keep it.
 
-`FairQueue` is start-time fair queueing: the caller that has had the least time is served next. Each
-caller has a clock of the time that it was given; the caller whose clock is furthest behind is
-served. The clock of a caller who comes back after a pause is set to that of the caller who is being
-served, so that idling saves nothing up. In a round robin a short request would wait for one turn of
-every busy caller; here it waits for the running turn alone.
+`FairQueue` is start-time fair queueing: the caller that has had the least time is served next. Each caller has a clock
+of the time that it was given; the caller whose clock is furthest behind is served. The clock of a caller who comes back
+after a pause is set to that of the caller who is being served, so that idling saves nothing up. In a round robin a
+short request would wait for one turn of every busy caller; here it waits for the running turn alone.
 """
 
 import threading

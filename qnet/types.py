@@ -22,8 +22,7 @@ class ToolCall:
     arguments mean nothing, so neither is compared.
 
     Attributes:
-        arguments: as the model wrote them; JSON, unless it failed to. A custom tool's input,
-            which is any text.
+        arguments: as the model wrote them; JSON, unless it failed to. A custom tool's input, which is any text.
         id: what the tool's result answers to.
         kind: of the tool; its name says the same.
         canonical_arguments: the same JSON with sorted keys and single spaces, or the arguments
@@ -116,8 +115,7 @@ class Sampling:
         max_tokens: most completion tokens of one candidate; None: all that the policy can.
         seed: makes the draws repeatable; None draws from fresh entropy.
         first_greedy: the first candidate is drawn at temperature 0, the others as said.
-        parameters: other ones of OpenAI's; an upstream gets them as they are, no other policy
-            knows any.
+        parameters: other ones of OpenAI's; an upstream gets them as they are, no other policy knows any.
         native: the caller's request, for an upstream of the same dialect.
     """
 
@@ -142,8 +140,7 @@ class Candidate:
         completion_tokens: tokens generated for it, the end-of-turn token included; 0 for the
             copy of a candidate that could only be drawn once.
         logprob: sum of log pi(token) at temperature 1, or None if unknown.
-        prompt_tokens: of the history it was drawn after, the same for all that were drawn with
-            it; 0 if unknown.
+        prompt_tokens: of the history it was drawn after, the same for all that were drawn with it; 0 if unknown.
         spent: on the first candidate of each request to an upstream, what that request cost; of
             several candidates in one request only the sum of the completion tokens is known.
         extra: whatever else the upstream said of it.
@@ -181,10 +178,9 @@ def spent_on(candidates: Sequence[Candidate]) -> TokenUsage:
 
 
 DrawRole = Literal["act", "branch", "rollout", "reflect", "refine", "escalate"]
-"""Purpose of a draw: the agent's own next action; candidates to compare with actions that were
-taken in the same state; an action of a roll-out, which finds what an earlier one is worth; a
-reflection on an episode, which is text and no action; or another candidate where the best Q is
-below a threshold, by the same policy or by another one."""
+"""Purpose of a draw: the agent's own next action; candidates to compare with actions that were taken in the same state;
+an action of a roll-out, which finds what an earlier one is worth; a reflection on an episode, which is text and no
+action; or another candidate where the best Q is below a threshold, by the same policy or by another one."""
 
 
 ThresholdAction = Literal["refine", "escalate", "stop"]
@@ -220,8 +216,7 @@ class ScoreRequest:
         observations: the environment's answer to each candidate that was tried, for a Q model that
             reads after it; empty for one that reads at the action.
         counts: how often each candidate was drawn; empty if unknown.
-        logprobs: log-likelihood of each candidate by the policy that drew it; None or empty if
-            unknown.
+        logprobs: log-likelihood of each candidate by the policy that drew it; None or empty if unknown.
         tools: what the candidates may call, in OpenAI's shape; empty if unknown.
     """
 
@@ -305,8 +300,7 @@ class ScoreResult:
             those that were not asked for again.
         upstream: requests to the upstream that gave the values; None for a trained Q model.
         window: what was read in place of the whole history; None if that was read.
-        rules: values of each candidate that are compared before its Q, the first one first; empty
-            without such rules.
+        rules: values of each candidate that are compared before its Q, the first one first; empty without such rules.
         verdicts: of each candidate; empty without a judge that has criteria.
         distance: of the state from the Q model's domain, 1 being the limit; None if not measured.
     """

@@ -40,8 +40,7 @@ class TokenUsage:
 
     Attributes:
         cached_tokens: how many of the prompt's it had already.
-        completion_details: what it says of the completion tokens, for example how many of them
-            were thoughts.
+        completion_details: what it says of the completion tokens, for example how many of them were thoughts.
         replica: the server that answered, if a router says so; not compared.
         cost: if the upstream says it.
         written_tokens: how many of the prompt's it put into its cache, if it says so.
@@ -157,8 +156,7 @@ class Tenant:
         name: callers of different names take turns at the device.
         cache_salt: what is cached under one salt is never found under another, so that cached
             tokens or a fast answer do not tell a caller what others have asked.
-        request: the request that is worked for, as far as it can be told from others; a request
-            may have many scores.
+        request: the request that is worked for, as far as it can be told from others; a request may have many scores.
     """
 
     name: str = ""
@@ -186,9 +184,8 @@ _group: ContextVar[object | None] = ContextVar("work_group", default=None)
 async def all_of(works: Sequence[Coroutine[Any, Any, T]], *, at_once: int | None = None) -> list[T]:
     """Run the works concurrently; if one fails the others are cancelled.
 
-    Where candidates are taken as they finish, a failure costs those of its work only: it is raised
-    once the others have ended. Of a request that is refused all M are on their way by then, and a
-    filter may refuse one answer alone.
+    Where candidates are taken as they finish, a failure costs those of its work only: it is raised once the others have
+    ended. Of a request that is refused all M are on their way by then, and a filter may refuse one answer alone.
 
     Args:
         at_once: most that have begun and not ended; None begins all of them at once, which keeps

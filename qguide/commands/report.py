@@ -55,9 +55,8 @@ def convert_records(
 ) -> None:
     """Rewrite trees, decision groups and trajectories of before; the old files stay as *.v1.
 
-    A source may also be a file of rows. Stop the server that writes to them first, and run this as
-    its user. Nothing deletes the *.v1 files, which QGUIDE_EPISODES_MAX_FILES does not count: remove
-    them when you need them no longer.
+    A source may also be a file of rows. Stop the server that writes to them first, and run this as its user. Nothing
+    deletes the *.v1 files, which QGUIDE_EPISODES_MAX_FILES does not count: remove them when you need them no longer.
     """
     with shown_errors():
         from qguide.training.data.old_records import convert_file, record_files

@@ -128,10 +128,8 @@ class PipelineConfig(JobOptions):
 
     Attributes:
         output: folder of the log files and of `summary.json`.
-        slots: number of processes that may run side by side; a stage with more processes takes
-            all slots.
-        matrix: lists of values by the name of a matrix and of a variable; the lists of one matrix
-            have one length.
+        slots: number of processes that may run side by side; a stage with more processes takes all slots.
+        matrix: lists of values by the name of a matrix and of a variable; the lists of one matrix have one length.
         values: what stages share, by name; `--set NAME=value` replaces one.
         stages: the stages by name. Of those that could start, the first ones do.
     """

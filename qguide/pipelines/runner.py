@@ -59,9 +59,8 @@ class PipelineRunner:
     """One run of a plan.
 
     Attributes:
-        redo_changed: run a stage again from its beginning if its configuration or inputs have
-            changed since it finished or began, with its output moved aside; otherwise that is an
-            error.
+        redo_changed: run a stage again from its beginning if its configuration or inputs have changed since it finished
+            or began, with its output moved aside; otherwise that is an error.
         retry_failures: start finished stages again of which tasks failed.
     """
 

@@ -1,8 +1,7 @@
 """One guided step as a generator: draw candidates, score them, take the best (QLASS, algorithm 4).
 
-The generator yields what it needs and is sent the answer, so the same code decides for a served
-request (`qguide.qnet.decision.guide`) and for many games played at once
-(`qguide.training.rollouts`):
+The generator yields what it needs and is sent the answer, so the same code decides for a served request
+(`qguide.qnet.decision.guide`) and for many games played at once (`qguide.training.rollouts`):
 
     candidates = yield SampleRequest(history, n, sampling)      list[Candidate]
     result = yield ScoreRequest(history, messages)              ScoreResult

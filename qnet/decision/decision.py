@@ -22,29 +22,24 @@ class Guidance:
 
     Attributes:
         num_candidates: M; with `rise_over` the most that are drawn.
-        sampling: how candidates are drawn. Adaptive M draws later batches with other seeds, and
-            none of them greedily.
-        rise_over: draw only until Q is above this, the previous step's Q by the same Q model;
-            None draws all M.
+        sampling: how candidates are drawn. Adaptive M draws later batches with other seeds, and none of them greedily.
+        rise_over: draw only until Q is above this, the previous step's Q by the same Q model; None draws all M.
         until: draw only until no further draw can change the choice; None draws all M.
         max_wait_s: end the draws after this time, however few have come; None waits for all. Who
             answers what `decide` asks for keeps it.
         batch: candidates drawn and scored at a time in these cases.
-        compares: the Q model reads all candidates of a step at once, so none is scored before all
-            are drawn.
+        compares: the Q model reads all candidates of a step at once, so none is scored before all are drawn.
         at_least: candidates that are drawn however high the Q.
         always_score: read Q even if all candidates are equal: the next step has to rise over it.
-        fallback: `first` takes the likeliest candidate where no Q can be given, for whatever
-            reason, and draws no more: the one drawn most often, of equal ones the greedy reply,
-            which is drawn first.
+        fallback: `first` takes the likeliest candidate where no Q can be given, for whatever reason, and draws no more:
+            the one drawn most often, of equal ones the greedy reply, which is drawn first.
         too_long: the same where the history is too long for the Q model; None: as `fallback` says.
         threshold: what to do where the best Q is too low; None: nothing.
         selection: "argmax" of Q is the papers'; "posterior" weighs Q against the prior. Candidates
             that were drawn below the threshold are not the policy's own, so with them it is argmax.
         tau: temperature of Q in the posterior, at least 0.
         prior: source of the prior; votes where a log-likelihood is unknown.
-        explore: seed of a random choice among the candidates, none of which is scored; None:
-            the choice is by Q.
+        explore: seed of a random choice among the candidates, none of which is scored; None: the choice is by Q.
         greedy_weight: added to the log prior of the greedy reply, where it is drawn first.
     """
 
@@ -134,8 +129,7 @@ class Decision:
         posterior: share of each candidate's effect by Q and the prior; None where the choice was
             by Q alone, or Q told nothing.
         rules: values of each candidate that were compared before Q; empty without any.
-        verdicts: of each candidate by a judge's criteria, None where it was not asked; empty
-            without criteria.
+        verdicts: of each candidate by a judge's criteria, None where it was not asked; empty without criteria.
         unguided: why there is no guidance though there was a choice; None where there is.
         out_of_domain: the reason is that the state is outside the Q model's domain.
         distance: of the state from that domain, 1 being the limit; None if not measured.

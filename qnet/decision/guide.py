@@ -1,8 +1,7 @@
 """One guided step of a server: answers what `decide` asks for, within a deadline.
 
-Every endpoint that draws candidates calls `guide`. Perturbation (Q*Agent-I-aug) wraps the policy:
-candidates are drawn under paraphrases of the task and scored after the true history. All work done
-for one request has one deadline.
+Every endpoint that draws candidates calls `guide`. Perturbation (Q*Agent-I-aug) wraps the policy: candidates are drawn
+under paraphrases of the task and scored after the true history. All work done for one request has one deadline.
 """
 
 import asyncio
@@ -76,9 +75,8 @@ class Perturbation:
     Attributes:
         task: the task's description, if it is not where `markers` say.
         markers: see `find_task`.
-        repeats_at: at temperature 0, the temperature of candidates whose text was drawn before,
-            as they would be equal; 0 draws none of them that the caller does not get back. None
-            draws them at 0.
+        repeats_at: at temperature 0, the temperature of candidates whose text was drawn before, as they would be equal;
+            0 draws none of them that the caller does not get back. None draws them at 0.
     """
 
     paraphraser: Paraphraser
@@ -216,8 +214,7 @@ class _Driver:
         started = perf_counter()
         try:
             is_score = isinstance(request, ScoreRequest)
-            # A deadline for the whole request and not for each part: its time is what the caller
-            # waits.
+            # A deadline for the whole request and not for each part: its time is what the caller waits.
             async with self.deadline.enforce(SCORING if is_score else DRAWING):
                 if isinstance(request, ScoreRequest):
                     return await self.scorer.score(request)

@@ -1,16 +1,14 @@
 """Windows of long histories: the task, what a user asked for later, and the newest turns. Pure.
 
-A history is cut between exchanges, an action and what was observed after it: so no message is cut,
-and no tool call is parted from its results. The task is everything up to the first user's message,
-with what stands beside it before the next action. What a user asks for later, behind a reply
-without calls in a history with calls, is kept next, the newest first, in up to half of the room:
-the last request is what the newest turns are about.
+A history is cut between exchanges, an action and what was observed after it: so no message is cut, and no tool call is
+parted from its results. The task is everything up to the first user's message, with what stands beside it before the
+next action. What a user asks for later, behind a reply without calls in a history with calls, is kept next, the newest
+first, in up to half of the room: the last request is what the newest turns are about.
 
-Turns are dropped in blocks. When the turns no longer fit, the oldest go until the others take half
-of what the task and the requests leave; then the window begins at the same turn until they overflow
-again. So most windows continue the one of the step before, whose keys and values a scorer has kept.
-Where a window begins depends on the history alone: a repeated request and another replica read the
-same.
+Turns are dropped in blocks. When the turns no longer fit, the oldest go until the others take half of what the task and
+the requests leave; then the window begins at the same turn until they overflow again. So most windows continue the one
+of the step before, whose keys and values a scorer has kept. Where a window begins depends on the history alone: a
+repeated request and another replica read the same.
 """
 
 from collections.abc import Collection, Sequence

@@ -137,8 +137,7 @@ def posterior(
         effect = prior.effects[i]
         best[effect] = max(q_values[i], best.get(effect, -math.inf))
         log_of[effect] = prior.log_shares[i]
-    # Only gaps to the highest: they are never above 0, so however small tau is, nothing becomes
-    # infinitely good.
+    # Only gaps to the highest: they are never above 0, so however small tau is, nothing becomes infinitely good.
     highest = max(best.values())
     logs = {effect: _tilt(q - highest, tau) + log_of[effect] for effect, q in best.items()}
     total = _log_sum(list(logs.values()))
@@ -188,10 +187,9 @@ class Selection:
 
     Attributes:
         chosen: its index.
-        reason: `highest_q`; `tied_highest_q` where other candidates have the same Q;
-            `highest_posterior` where the prior counted, too; `rules` where those before the Q model
-            left one candidate; `likeliest` where Q was the same for all; `only_candidate` and
-            `unanimous` where there was nothing to choose between.
+        reason: `highest_q`; `tied_highest_q` where other candidates have the same Q; `highest_posterior` where the
+            prior counted, too; `rules` where those before the Q model left one candidate; `likeliest` where Q was the
+            same for all; `only_candidate` and `unanimous` where there was nothing to choose between.
         posterior: of each candidate's effect, if it was the reason; 0 where the rules left it out.
     """
 
@@ -254,9 +252,8 @@ def select(
 ) -> Selection:
     """The candidate with the highest Q, or with a `tau` the one with the highest posterior.
 
-    QLASS, algorithm 4: a_t = argmax over the M candidates of Q(s_t, a). With tau (ours): argmax of
-    Q(s_t, a) / tau + log prior(a | s_t). Where Q is the same for all, it tells nothing, and the
-    likeliest is taken.
+    QLASS, algorithm 4: a_t = argmax over the M candidates of Q(s_t, a). With tau (ours): argmax of Q(s_t, a) / tau +
+    log prior(a | s_t). Where Q is the same for all, it tells nothing, and the likeliest is taken.
 
     Args:
         prior: of the candidates; None counts their repetitions.
@@ -270,8 +267,7 @@ def select(
     if broken:
         raise ScorerUnavailableError(f"a Q-value is {broken[0]}; the Q model is broken")
     q = dict(zip(range(len(candidates)), q_values, strict=True))
-    # Tuples compare in order: a later rule counts only among those that are equal by the earlier
-    # ones.
+    # Tuples compare in order: a later rule counts only among those that are equal by the earlier ones.
     left = [i for i in q if not rules or rules[i] == max(rules)]
     highest = max(q[i] for i in left)
     if len(set(candidates)) == 1:

@@ -1,9 +1,8 @@
 """Actions where the best Q of a step is below a threshold: refine, escalate, stop. Pure.
 
-`refine` draws again from the policy, which is shown the earlier candidates and told that they were
-judged poor, with the reason of a judge that has criteria. `escalate` draws from another policy.
-The new candidates are scored after the true history, like the others, and the best of all is taken.
-`stop` takes none.
+`refine` draws again from the policy, which is shown the earlier candidates and told that they were judged poor, with
+the reason of a judge that has criteria. `escalate` draws from another policy. The new candidates are scored after the
+true history, like the others, and the best of all is taken. `stop` takes none.
 """
 
 import json

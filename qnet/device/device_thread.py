@@ -3,9 +3,8 @@
 A tokenizer takes a second for a megabyte, and the device must not wait for that. Short and long
 texts have a thread each, so that no short one waits for a long one.
 
-Requests are awaited one by one. A batch that fails is run again by halves, so that an error reaches
-only the request that causes it. A batch without waiting callers is stopped after the running slice,
-and its cost is reported.
+Requests are awaited one by one. A batch that fails is run again by halves, so that an error reaches only the request
+that causes it. A batch without waiting callers is stopped after the running slice, and its cost is reported.
 """
 
 import asyncio
@@ -83,8 +82,7 @@ class DeviceWorker(Generic[Request, Result]):
             the device without the turns of others; on the device thread, before its callers are told.
         observe_wait: told of every request that was not refused how long it waited in the queue,
             and how it ended; on the caller's thread.
-        observe_unanswered: told of every request without an answer what it had cost by then; in
-            the caller's task.
+        observe_unanswered: told of every request without an answer what it had cost by then; in the caller's task.
     """
 
     def __init__(
@@ -116,9 +114,8 @@ class DeviceWorker(Generic[Request, Result]):
         """The request's result, from whichever micro-batch it falls into.
 
         Args:
-            after: preparation of the request on another thread, which queues it when it is done:
-                a way through the event loop would cost as much as the queueing itself. Its error
-                is the request's.
+            after: preparation of the request on another thread, which queues it when it is done: a way through the
+                event loop would cost as much as the queueing itself. Its error is the request's.
         """
         tenant = current_tenant()
         cost = self._cost(request)
@@ -140,8 +137,7 @@ class DeviceWorker(Generic[Request, Result]):
             ended = "given_up"
             raise
         finally:
-            # The device thread looks at this between slices, because a future that runs cannot be
-            # cancelled.
+            # The device thread looks at this between slices, because a future that runs cannot be cancelled.
             waiting.given_up = ended == "given_up"
             if after is not None and waiting.given_up:
                 after.cancel()

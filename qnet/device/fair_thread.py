@@ -108,8 +108,7 @@ class _Job:
         self._steps = worker.slices(batch)
         self._weights = dict.fromkeys(self.callers, 0)
         for waiting in batch:
-            # One more than its cost: what is cached costs nothing, but its pass takes time all the
-            # same.
+            # One more than its cost: what is cached costs nothing, but its pass takes time all the same.
             self._weights[waiting.caller] += 1 + waiting.cost
 
     def step(self) -> bool:
@@ -159,9 +158,8 @@ class FairThread:
     """A thread with its queue and the jobs that it has begun.
 
     Args:
-        max_waiting: requests that may wait; when the queue is full, the newest request of the
-            caller with most waiting is refused, so that its flood does not close the queue to
-            others.
+        max_waiting: requests that may wait; when the queue is full, the newest request of the caller with most waiting
+            is refused, so that its flood does not close the queue to others.
         is_lost: True if the exception means that the device is lost, so the thread must stop.
     """
 
@@ -281,8 +279,7 @@ class FairThread:
                 job.close()
             for work in idle:
                 work.fail(ScorerUnavailableError("the device thread is dead; restart the server"))
-            # Claim all futures first: a cancellation during the loop would raise and leave the rest
-            # unanswered.
+            # Claim all futures first: a cancellation during the loop would raise and leave the rest unanswered.
             uncancelled = [w for w in waiting if w.future.set_running_or_notify_cancel()]
             for one in uncancelled:
                 one.future.set_exception(ScorerUnavailableError("the device thread is dead; restart the server"))
@@ -329,8 +326,7 @@ class FairThread:
             if self._closed or not (self._jobs or len(self._queue)):
                 return None
             begun = min(self._jobs, key=self._used_s, default=None)
-            # Where clocks are equal the begun job goes on: it holds memory on the device until its
-            # end.
+            # Where clocks are equal the begun job goes on: it holds memory on the device until its end.
             job = self._new_job(before_s=None if begun is None else self._used_s(begun)) or begun
             assert job is not None, "a worker without an unfinished batch may start one"
             self._queue.serve(self._used_s(job))

@@ -195,8 +195,7 @@ class LocalPolicy:
 def _uniforms(token_ids: Sequence[int], n: int, sampling: Sampling, length: int) -> list[list[float]]:
     """A stream of `length` random numbers for each of n candidates.
 
-    The history is part of the seed: a job that plays with one seed gets unrelated draws at
-    every step of every episode.
+    The history is part of the seed: a job that plays with one seed gets unrelated draws at every step of every episode.
     """
     if sampling.seed is None:
         seed = secrets.randbits(63)

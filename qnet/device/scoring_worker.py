@@ -77,8 +77,7 @@ class ReadAhead:
         except (QGuideError, CancelledError):  # the request that scores is told the same
             return
         with self._lock:
-            # Under the lock that `stop` takes: else it might be stopped after the look and before
-            # the start.
+            # Under the lock that `stop` takes: else it might be stopped after the look and before the start.
             if self._stopped or prepared is None:
                 return
             self._reading = self._thread.when_idle(self._scorer.read_ahead(prepared, begin=self._count))

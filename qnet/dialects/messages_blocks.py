@@ -1,7 +1,6 @@
 """Blocks of Anthropic's Messages API as parts of a chat completion's messages. Pure.
 
-The models take whatever was recorded. The server's request bodies are subclasses of them that take
-less.
+The models take whatever was recorded. The server's request bodies are subclasses of them that take less.
 """
 
 import json

@@ -1,7 +1,6 @@
 """Requests of OpenAI's Responses API, from and to those of chat completions. Pure.
 
-The models take whatever was recorded. The server's request body is a subclass of them that takes
-less.
+The models take whatever was recorded. The server's request body is a subclass of them that takes less.
 """
 
 import uuid

@@ -1,9 +1,8 @@
 """Attention over packed tokens: no padding, histories stored once, read as they lie.
 
-A forward pass takes one row of tokens that belong to many conversations. Which tokens see which
-is an `AttentionMetadata`: a list of segments, each with the KV buffer of its conversation. It
-reaches this function through the model's keyword arguments, so any transformers trunk with
-pluggable attention works.
+A forward pass takes one row of tokens that belong to many conversations. Which tokens see which is an
+`AttentionMetadata`: a list of segments, each with the KV buffer of its conversation. It reaches this function through
+the model's keyword arguments, so any transformers trunk with pluggable attention works.
 """
 
 from collections.abc import Iterator, Sequence
@@ -40,9 +39,8 @@ class PackedSegment:
     Attributes:
         column: their keys and values go here and after.
         seen: earlier columns that every token sees.
-        bias: what hides the columns from `own` to the last new one, (tokens, columns), 0 or -inf,
-            and -inf wherever a token would see a later one; None where the tokens see each other
-            causally.
+        bias: what hides the columns from `own` to the last new one, (tokens, columns), 0 or -inf, and -inf wherever a
+            token would see a later one; None where the tokens see each other causally.
         own: the first column that `bias` is about; None is `column`.
         read: which of the tokens' outputs the caller wants.
         owner: index of the request that it is computed for, among those that run together.
@@ -313,8 +311,7 @@ def _attend(
 ) -> Tensor:
     """Attention of R rows of a group, (R, H, D), one chunk of rows after the other.
 
-    Long ranges of columns that all rows see are attended to for all of them at once, by tiles,
-    where that is faster.
+    Long ranges of columns that all rows see are attended to for all of them at once, by tiles, where that is faster.
     """
     # The kernel by tiles never writes whole rows of scores, which for a long history are what
     # attention spends its time on. It knows no mask but the causal one, so only columns that every

@@ -1,8 +1,7 @@
 """Draws many continuations of many histories in lockstep.
 
-Each history is computed once and shared by its draws, and so is what several of them say alike; a
-draw that ended leaves the batch. Every draw has random numbers of its own, so what it says does not
-depend on who shares the batch.
+Each history is computed once and shared by its draws, and so is what several of them say alike; a draw that ended
+leaves the batch. Every draw has random numbers of its own, so what it says does not depend on who shares the batch.
 """
 
 import math

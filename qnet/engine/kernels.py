@@ -112,8 +112,7 @@ def dense_attention(
     Args:
         parts: the columns; a base's and the buffer's own lie apart. In half precision on a CPU they are copied.
         bias_TB: added to the scores of the last B columns; or one for each KV head, (KV heads, 1, T, B).
-        partials: of other columns. Each counts as one column more, with its own score and, for
-            each row, its own value.
+        partials: of other columns. Each counts as one column more, with its own score and, for each row, its own value.
 
     Returns:
         (T, H, D).
@@ -251,8 +250,7 @@ class _Read(threading.local):
 class LastLayerPruning:
     """Hooks on the token-wise modules of a trunk's last layer, active within `to`.
 
-    A trunk may serve several threads at once (a Q model and its shadow): each prunes its own
-    forward passes.
+    A trunk may serve several threads at once (a Q model and its shadow): each prunes its own forward passes.
     """
 
     def __init__(self) -> None:

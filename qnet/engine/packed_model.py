@@ -1,8 +1,7 @@
 """Runs a transformers model on packed segments of many conversations.
 
-The policy and the scorer share this: the prefix cache, the cutting of long histories into
-forward passes, and a self-check at load that refuses an architecture whose packed outputs
-differ from its ordinary ones.
+The policy and the scorer share this: the prefix cache, the cutting of long histories into forward passes, and a
+self-check at load that refuses an architecture whose packed outputs differ from its ordinary ones.
 """
 
 import weakref
@@ -102,8 +101,7 @@ class PackedModel:
     def compute_beginnings(self, histories: Sequence[Salted], *, spare: int) -> Passes[list[int]]:
         """Compute uncached prefixes that several of these histories share; how many tokens that took, by history."""
         computed = [0] * len(histories)
-        # Sorted, because then the longest beginning that a history shares with any other it shares
-        # with a neighbour.
+        # Sorted, because then the longest beginning that a history shares with any other it shares with a neighbour.
         in_order = sorted(range(len(histories)), key=histories.__getitem__)
         for one, other in pairwise(in_order):
             (salt, mine), (other_salt, theirs) = histories[one], histories[other]

@@ -1,9 +1,8 @@
 """Prefix cache: keys and values of histories, kept from one step to the next.
 
-One entry per conversation, least recently used out first, within a byte budget. Conversations
-that begin alike share those columns. A radix tree over their tokens finds them, one tree for each
-cache salt. An entry also keeps its branches, the candidates of its last step, so that the step
-after the chosen one computes only the new observation.
+One entry per conversation, least recently used out first, within a byte budget. Conversations that begin alike share
+those columns. A radix tree over their tokens finds them, one tree for each cache salt. An entry also keeps its
+branches, the candidates of its last step, so that the step after the chosen one computes only the new observation.
 """
 
 from collections import OrderedDict, defaultdict
@@ -93,8 +92,7 @@ class PrefixCache:
         if found.leased or shared < len(found.token_ids):
             kept = min(shared, at_most)
             self._forget(found)
-            # Forgotten before and held again after it: forking may move columns into a base, which
-            # is counted apart.
+            # Forgotten before and held again after it: forking may move columns into a base, which is counted apart.
             fork = found.buffer.fork(kept, copied=SHARED_TOKENS - 1)
             self._hold(found)
             return Entry(fork, token_ids[:kept], cache_salt)

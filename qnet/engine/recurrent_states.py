@@ -102,9 +102,8 @@ class RecurrentState:
         tensors = [(one.keys[..., :length, :], one.values[..., :length, :]) for one in layers]
         for layer in layers:
             layer.keys, layer.values = (t.new_empty(0) for t in (layer.keys, layer.values))
-        # The session's longest history went on: its tensors begin with the old ones, so that all of
-        # its states share the new. Otherwise this history branched off before, and has tensors of
-        # its own.
+        # The session's longest history went on: its tensors begin with the old ones, so that all of its states share
+        # the new. Otherwise this history branched off before, and has tensors of its own.
         if before is not None and before._attended.length == before.length:
             attended = before._attended
             attended.tensors, attended.length = tensors, length

@@ -175,8 +175,7 @@ def _preorder(before: Sequence[int]) -> tuple[list[int], list[int]]:
 
 def _in_order(chosen_NN: Tensor) -> tuple[Tensor, Tensor]:
     """Number of columns of each row, (1, 1, N), and all columns, these first, (1, 1, N, N)."""
-    # Stable: the chosen columns first and in order; the kernel reads no more of them than their
-    # number.
+    # Stable: the chosen columns first and in order; the kernel reads no more of them than their number.
     columns_NN = chosen_NN.int().argsort(dim=-1, descending=True, stable=True)
     number_N = chosen_NN.sum(-1, dtype=torch.int32)
     return number_N[None, None], columns_NN.int()[None, None]

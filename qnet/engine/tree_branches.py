@@ -78,9 +78,8 @@ def read_alike(model: PreTrainedModel) -> None:
 def outputs_of_tree(model: PreTrainedModel, run: RunRows, tree: TokenTrie, wanted: Sequence[int]) -> Tensor:
     """(N, …) outputs at the distinct tokens of a tree that have the wanted indices.
 
-    No pass over several rows has more tokens than the tree (or 2,048, if that is more), padding
-    included. With gradient checkpointing, each of several passes is computed again in the backward
-    pass.
+    No pass over several rows has more tokens than the tree (or 2,048, if that is more), padding included. With gradient
+    checkpointing, each of several passes is computed again in the backward pass.
     """
     branches = len(set(tree.before)) < len(tree)
     if branches and model not in _read_alike and not _checkpoints(model) and reads_branches(model):

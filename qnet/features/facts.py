@@ -1,10 +1,9 @@
 """Facts of a state: what sentences say in the places where those of one template differ.
 
-Programs write what agents read. "The column price is of type date" and "The column city is of type
-name" are the template "the column * is of type *", which recordings tell (see
-`qguide.training.learning.templates`), and say price and city in one place, date and name in
-another. So a state is a row of a table with a few columns, where bags of words have hundreds, and
-pairs of facts can be learned from a few hundred episodes.
+Programs write what agents read. "The column price is of type date" and "The column city is of type name" are the
+template "the column * is of type *", which recordings tell (see `qguide.training.learning.templates`), and say price
+and city in one place, date and name in another. So a state is a row of a table with a few columns, where bags of words
+have hundreds, and pairs of facts can be learned from a few hundred episodes.
 
 A fact is a text "template|place=word". A sentence that varies nowhere is a fact itself.
 """

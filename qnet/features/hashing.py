@@ -71,8 +71,7 @@ PATTERNS: Final = ("pattern", "pattern 2", "pattern 3", "pattern 4")
 def entry(text: str, kind: str = "") -> str:
     """Text under which the vocabulary keeps a word or a message of a kind.
 
-    A long one is kept by its beginning and its end, because messages may begin with the same
-    instructions.
+    A long one is kept by its beginning and its end, because messages may begin with the same instructions.
     """
     half = _MOST_CHARACTERS // 2 - len(TASK + FRAME)
     whole = text if len(text) <= 2 * half else f"{text[:half]}{text[-half:]}"

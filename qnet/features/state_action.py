@@ -1,10 +1,9 @@
 """Families of features of a state, and of a candidate in it, for any agent that reads text.
 
-Nothing here knows an environment. A family crosses something of the candidate (its whole action, or
-its skeleton, in which each word stands for where it was read before) with something of the state
-(words of the task and of observations, actions before, the step). Of the state only words of the
-hasher's vocabulary are read, of the candidate all. Beside these stand facts (`qguide.qnet.features.facts`),
-which lie in the other half of a vector.
+Nothing here knows an environment. A family crosses something of the candidate (its whole action, or its skeleton, in
+which each word stands for where it was read before) with something of the state (words of the task and of observations,
+actions before, the step). Of the state only words of the hasher's vocabulary are read, of the candidate all. Beside
+these stand facts (`qguide.qnet.features.facts`), which lie in the other half of a vector.
 """
 
 from collections.abc import Sequence
@@ -98,8 +97,7 @@ class State:
 
     Attributes:
         alone: families of the state, from which its value is learned.
-        beside_key, beside_form: families that stand beside a candidate's action, and beside its
-            skeleton.
+        beside_key, beside_form: families that stand beside a candidate's action, and beside its skeleton.
     """
 
     hasher: Hasher

@@ -40,10 +40,9 @@ class _Logprobs(BaseModel, frozen=True):
 def read_score(answer: Candidate, *, judge: str) -> float:
     """The score of an answer, in [0, 1].
 
-    With the probabilities of the score's token it is the mean over the digits,
-    sum_d p(d) d / sum_d p(d), of which ties between candidates are rare. Otherwise it is the digit
-    itself. Text before the last line, such as a thought, is not read. Of an answer that was cut off
-    the last line may be any line, so it has to be the score alone.
+    With the probabilities of the score's token it is the mean over the digits, sum_d p(d) d / sum_d p(d), of which ties
+    between candidates are rare. Otherwise it is the digit itself. Text before the last line, such as a thought, is not
+    read. Of an answer that was cut off the last line may be any line, so it has to be the score alone.
     """
     text = answer.message.content
     last_line = next((line for line in map(_bare, reversed(text.splitlines())) if line), "")

@@ -1,10 +1,9 @@
 """Q(s, a) from a judge: any chat model that is asked how good an agent's next turns are.
 
-In the mode `score` each distinct candidate is one request, and Q is the mean of the score's digit
-under the judge's token probabilities, or the digit where the upstream gives none; with criteria,
-the weighted mean of the digits by each. In the mode
-`rank` all candidates are one request, and Q is the place in the order: such values mean nothing
-beyond their own step. Both are in [0, 1].
+In the mode `score` each distinct candidate is one request, and Q is the mean of the score's digit under the judge's
+token probabilities, or the digit where the upstream gives none; with criteria, the weighted mean of the digits by each.
+In the mode `rank` all candidates are one request, and Q is the place in the order: such values mean nothing beyond
+their own step. Both are in [0, 1].
 
 What was answered is not asked again, and what cannot be read is an error, never a score.
 """
@@ -78,8 +77,7 @@ class _Question:
 
     Attributes:
         asking: held while it is asked, so that two steps with the same question ask it once.
-        admitted_by: the step that has set a request of the budget aside for it; None if there is
-            none, or it was sent.
+        admitted_by: the step that has set a request of the budget aside for it; None if there is none, or it was sent.
     """
 
     asking: asyncio.Lock = field(default_factory=asyncio.Lock)
@@ -299,8 +297,7 @@ class Judge:
                 raise
             self._budget.admit(1, caller=current_tenant().name)
             drawn = await self._sample(question, {})
-            # Only now: had this been refused as well, the log-probabilities would not have been the
-            # reason.
+            # Only now: had this been refused as well, the log-probabilities would not have been the reason.
             self._takes_logprobs = False
             return drawn
 

@@ -29,32 +29,27 @@ class JudgeSettings(BaseModel, frozen=True, extra="forbid"):
     """A judge's questions and its budget.
 
     Attributes:
-        mode: `score` asks for a digit per candidate, `rank` for one order of all candidates of a
-            step.
+        mode: `score` asks for a digit per candidate, `rank` for one order of all candidates of a step.
         prompt_file: text file with instructions of your own; without it the built-in ones are used.
         criteria: name of each criterion -> its description in one line, at most 8. The judge then
             gives a digit for each and a reason in one sentence, and Q is the weighted mean of the
             digits. For `score` only; probabilities are not asked for.
         weights: of criteria, by name; 1 for those that are not named.
-        temperature: of the judge's answers; null leaves it to the upstream, which reasoning models
-            need.
+        temperature: of the judge's answers; null leaves it to the upstream, which reasoning models need.
         max_tokens: longest answer; null leaves it to the upstream, which reasoning models need.
         logprobs: ask for the probabilities of the score's tokens, of which the score is the mean;
             an upstream that refuses them is asked again without. For `score` only.
         parameters: further parameters of every request, for example `reasoning_effort`.
-        context: longest question in tokens, estimated at three bytes of text each; what is longer
-            is not asked, or is asked with a window of the history (`long_history`). 0 asks whatever
-            the upstream takes, without windows.
+        context: longest question in tokens, estimated at three bytes of text each; what is longer is not asked, or is
+            asked with a window of the history (`long_history`). 0 asks whatever the upstream takes, without windows.
         parallel: maximum number of requests at the same time for one step.
         cached_answers: number of answers kept; what is kept is not asked again.
         calls_per_hour: maximum number of requests of each API key within an hour, or of all callers
             without keys; 0 is no limit. A request that its upstream's `retries` repeat counts once.
         tokens_per_hour: likewise for tokens read and generated.
-        total_calls_per_hour: maximum number of requests of all keys together within an hour; 0 is
-            no limit.
+        total_calls_per_hour: maximum number of requests of all keys together within an hour; 0 is no limit.
         total_tokens_per_hour: likewise for tokens.
-        total_calls: maximum number of requests of a process, counted as in `calls_per_hour`; 0 is
-            no limit.
+        total_calls: maximum number of requests of a process, counted as in `calls_per_hour`; 0 is no limit.
         total_tokens: maximum number of tokens read and generated for a process; 0 is no limit.
     """
 

@@ -1,8 +1,7 @@
 """Hugging Face sequence classifiers with one label as Q models: the logit is Q.
 
-A reward model is one, and so is what `qguide export-model` writes of a linear head. Those of
-others read whole conversations as their chat template prints them; an exported one reads what it
-was trained on.
+A reward model is one, and so is what `qguide export-model` writes of a linear head. Those of others read whole
+conversations as their chat template prints them; an exported one reads what it was trained on.
 """
 
 import json

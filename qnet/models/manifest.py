@@ -1,7 +1,6 @@
 """The manifest of a checkpoint: what the weights are, where Q is read, and each file's sha256.
 
-Reading one verifies every file that loading may read, and refuses what does not match with the
-reason.
+Reading one verifies every file that loading may read, and refuses what does not match with the reason.
 """
 
 import hashlib
@@ -70,8 +69,7 @@ class Licence(BaseModel, frozen=True, extra="forbid"):
     """Result of judging a Q model before it guides anybody.
 
     Attributes:
-        granted: its choices are above the agent's own, or the actions that it prefers earned more
-            than was expected.
+        granted: its choices are above the agent's own, or the actions that it prefers earned more than was expected.
         reason: the same in words, with figures.
         decisions: held-back decisions whose candidates differ in outcome, of so many `tasks`.
         pairs: of candidates with different outcomes in those decisions.
@@ -171,10 +169,9 @@ class Manifest(BaseModel, frozen=True, extra="forbid"):
         name: the name it is served under.
         thinking: whether thoughts stay in the actions of a history, as the chat template has it;
             empty in checkpoints of the first renderer.
-        read_at: where Q is read. A QNet's at the action's last token, or after the observation that
-            followed the action, where the next reply would begin; an implicit Q's at all tokens of
-            the action; an ensemble's where its first network's is; a policy leaves it empty, and so
-            does a Q model without a network.
+        read_at: where Q is read. A QNet's at the action's last token, or after the observation that followed the
+            action, where the next reply would begin; an implicit Q's at all tokens of the action; an ensemble's where
+            its first network's is; a policy leaves it empty, and so does a Q model without a network.
         task_markers: how the environment's first user message states the task; a policy's.
         target: what Q was regressed on: q, avg or reward.
         label_range: lowest and highest label seen in training.

@@ -1,9 +1,8 @@
 """Match features: where a candidate's tokens occurred in the history, and what followed.
 
-Telling valid from invalid actions is mostly matching: is the thing that an action names in the text
-just read, was this very action tried before, and what followed? A large trunk finds that out by
-itself. In a small one the value head, which reads at the action's last token, does not, so it gets
-the answers beside the hidden state.
+Telling valid from invalid actions is mostly matching: is the thing that an action names in the text just read, was this
+very action tried before, and what followed? A large trunk finds that out by itself. In a small one the value head,
+which reads at the action's last token, does not, so it gets the answers beside the hidden state.
 
 The features depend on token ids and on where turns begin and end, on nothing else: no environment,
 no tokenizer, no hidden state. So they are the same in training and in every scorer, wherever the

@@ -42,8 +42,7 @@ _IDENTITY: Final = "torch.nn.modules.linear.Identity"
 def export_model(directory: Path, output: Path) -> ExportFormat:
     """Write a QNet checkpoint in the format that its head allows, and name the format.
 
-    The folder appears when it is complete; nothing is written of a checkpoint that `load_head`
-    refuses.
+    The folder appears when it is complete; nothing is written of a checkpoint that `load_head` refuses.
     """
     directory = model_folder(directory)
     with new_folder(output) as partial:

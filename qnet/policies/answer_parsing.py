@@ -42,9 +42,8 @@ def _parse_large(read: Callable[[bytes], Parsed], answer: bytes) -> Parsed:
 def _gc_paused() -> Iterator[None]:
     """No garbage collection in this process; pauses of several threads may overlap.
 
-    JSON has no cycles to collect. But new lists set off collections, which visit all objects of the
-    models with the interpreter's lock held: 1.8 s of the 2.1 s that an answer of 500,000 lists
-    took.
+    JSON has no cycles to collect. But new lists set off collections, which visit all objects of the models with the
+    interpreter's lock held: 1.8 s of the 2.1 s that an answer of 500,000 lists took.
     """
     global _pauses
     with _lock:
@@ -72,8 +71,7 @@ def is_stream(response: httpx.Response) -> bool:
 def read_stream(dialect: Dialect, body: bytes) -> Completion | Refusal:
     """Read a stream that has arrived; never raises.
 
-    A stream that broke off, and one that is none of the dialect, is a completion without
-    candidates.
+    A stream that broke off, and one that is none of the dialect, is a completion without candidates.
     """
     events = list(events_in(body))
     for event in events:

@@ -54,9 +54,8 @@ class CircuitBreaker:
     A step that the upstream cannot answer fails with each of its draws and with their retries. If
     all of them counted, one bad request would shut out every caller.
 
-    Every call that `admit` lets through ends with one of `succeed`, `fail` and `abandon`. Outcomes
-    of calls that began before the last opening do not count: they are not about the upstream as it
-    is now.
+    Every call that `admit` lets through ends with one of `succeed`, `fail` and `abandon`. Outcomes of calls that began
+    before the last opening do not count: they are not about the upstream as it is now.
 
     Args:
         open_s: time without any call after an opening; also how long a probe keeps other callers
@@ -91,9 +90,8 @@ class CircuitBreaker:
     async def admit(self) -> Admission:
         """Let a call begin, or raise a `CircuitOpenError`.
 
-        A call that is drawn together with the probe waits for the probe's outcome. To refuse it
-        would fail the draw and so cancel the probe: for a caller who draws candidates in parallel
-        the circuit would never close.
+        A call that is drawn together with the probe waits for the probe's outcome. To refuse it would fail the draw and
+        so cancel the probe: for a caller who draws candidates in parallel the circuit would never close.
         """
         group = work_group()
         # Asked again after each wake: another draw of the group may be the probe by then.
@@ -169,8 +167,7 @@ class UpstreamCircuits:
     def __init__(self, *, failures: int, open_s: float, clock: Callable[[], float] = time.monotonic) -> None:
         self._new: Callable[[], CircuitBreaker] = partial(CircuitBreaker, failures=failures, open_s=open_s, clock=clock)
         self._own: dict[str, CircuitBreaker] = {}
-        # One failure is enough here, because `fail` counts only those that the health check
-        # confirms.
+        # One failure is enough here, because `fail` counts only those that the health check confirms.
         self._all = CircuitBreaker(failures=1, open_s=open_s, clock=clock)
         self._has_a_caller_failed = False
         self._has_the_check_failed = False
@@ -192,8 +189,7 @@ class UpstreamCircuits:
         try:
             return UpstreamCall(caller, admission, await self._all.admit())
         except BaseException:
-            # The circuit of all refuses: a probe of the own one that is never sent would block the
-            # next.
+            # The circuit of all refuses: a probe of the own one that is never sent would block the next.
             own.abandon(admission)
             raise
 

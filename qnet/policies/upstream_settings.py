@@ -69,16 +69,14 @@ class UpstreamSettings(BaseModel, frozen=True, extra="forbid"):
         dialect: `chat` asks by chat completions, which most servers know; `responses` by OpenAI's
             Responses API; `messages` by Anthropic's Messages API; `gemini` by Gemini's
             generateContent. Responses and messages send one request per candidate.
-        n: `one_request` draws all candidates with one request (`n`); `parallel` sends one request
-            per candidate.
+        n: `one_request` draws all candidates with one request (`n`); `parallel` sends one request per candidate.
         max_tokens_name: the parameter for the longest completion; OpenAI's reasoning models take
             `max_completion_tokens`.
         caches: it caches what comes before a breakpoint, as Anthropic does: candidates after the
             first wait until that one begins, and read a long prompt from the cache.
         prices: per million tokens, for what is told of the cost.
         connect_timeout_s: longest wait for a connection.
-        max_answer_bytes: maximum size of an answer, compressed or decompressed; a larger one is
-            aborted.
+        max_answer_bytes: maximum size of an answer, compressed or decompressed; a larger one is aborted.
     """
 
     url: HttpUrl

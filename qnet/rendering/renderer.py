@@ -10,10 +10,9 @@ server keep what it computed at the last step, and what makes training and servi
 What was rendered and tokenised is remembered exchange by exchange (an action and what was observed
 after it), so that a step costs its new turns alone.
 
-Tool calls go through the chat template where it knows tools. Where it does not, a call is what
-`Message.text` makes of it, a line `Action: name({"argument": "value"})` below what is said, and a
-tool's result is a user's turn, as observations are. Ids of calls are drawn at random, so no token
-comes from them: templates that print ids get numbers.
+Tool calls go through the chat template where it knows tools. Where it does not, a call is what `Message.text` makes of
+it, a line `Action: name({"argument": "value"})` below what is said, and a tool's result is a user's turn, as
+observations are. Ids of calls are drawn at random, so no token comes from them: templates that print ids get numbers.
 """
 
 import json
@@ -170,8 +169,7 @@ class Renderer:
     ) -> list[int]:
         """Tokens between an action and the reply after it: its observation as the next turn.
 
-        `encode_history(h) + encode_candidate(a) + encode_observation(h, a, o)` is
-        `encode_history(h + (a, *o))`.
+        `encode_history(h) + encode_candidate(a) + encode_observation(h, a, o)` is `encode_history(h + (a, *o))`.
         """
         whole = self.encode_state((*history, action, *observation), most_tokens=most_tokens)
         _, end = whole.action_spans[sum(message.role == "assistant" for message in history)]
@@ -320,9 +318,8 @@ def _sized_cache() -> "LRUCache[Any, Any]":
 def longest_token(tokenizer: "PreTrainedTokenizerBase") -> int | None:
     """The most characters of a text that one token can stand for; None where nothing bounds them.
 
-    There is a bound where every byte of a text ends in some token as it is: in a byte-level BPE, or
-    one that falls back to bytes, without a normalizer that shortens and without tokens that swallow
-    the spaces around them.
+    There is a bound where every byte of a text ends in some token as it is: in a byte-level BPE, or one that falls back
+    to bytes, without a normalizer that shortens and without tokens that swallow the spaces around them.
     """
     backend: Any = getattr(tokenizer, "backend_tokenizer", None)
     if backend is None or type(backend.model).__name__ != "BPE":

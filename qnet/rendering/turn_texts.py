@@ -1,11 +1,10 @@
 """Text of each turn, with which a conversation's text only ever grows.
 
-A conversation is what the model saw whenever it acted: the text up to the first generation prompt,
-then for each action the reply with its end of turn, and the text that the template puts between the
-reply and the next generation prompt. Templates may rewrite earlier turns (drop their thoughts, move
-the system message), so that text is rendered behind a stand-in for the reply, never cut from a
-rendering of the whole conversation. A state's text is then a prefix of the next state's for every
-template.
+A conversation is what the model saw whenever it acted: the text up to the first generation prompt, then for each action
+the reply with its end of turn, and the text that the template puts between the reply and the next generation prompt.
+Templates may rewrite earlier turns (drop their thoughts, move the system message), so that text is rendered behind a
+stand-in for the reply, never cut from a rendering of the whole conversation. A state's text is then a prefix of the
+next state's for every template.
 """
 
 from collections.abc import Sequence

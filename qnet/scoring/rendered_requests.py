@@ -32,8 +32,7 @@ class RenderedRequest:
     """A request as tokens, equal candidates once.
 
     Attributes:
-        candidates: in the order of their tokens; each with the observation after it, where Q is
-            read there.
+        candidates: in the order of their tokens; each with the observation after it, where Q is read there.
         action_lengths: tokens of the action in each of `candidates`.
         index: which of `candidates` each of the request's candidates is.
         tree: trie of the candidates' tokens; common prefixes are stored once.

@@ -1,8 +1,7 @@
 """Q(s, a) with the trunk on a vLLM server and the value head here, for trunks of several GPUs.
 
-Every distinct sequence of a batch goes to the server in one request, as token ids. The server's
-prefix cache is what keeps this from costing as much as the naive scorer, so a server whose cache
-is off is refused at start.
+Every distinct sequence of a batch goes to the server in one request, as token ids. The server's prefix cache is what
+keeps this from costing as much as the naive scorer, so a server whose cache is off is refused at start.
 
 The trunk is a folder written by `qguide export-trunk`, served by
 
@@ -37,9 +36,8 @@ _ROUNDED: Final = 0.1
 class VllmScorer(RemoteScorer):
     """One request to vLLM, closed with this, for each batch; the value head in float32 on what it answers.
 
-    vLLM counts cached tokens for the whole server, not for a prompt. So the requests of a batch
-    with one cache salt get shares of the count in proportion to their tokens. Where others use the
-    same server, the count is a lower bound.
+    vLLM counts cached tokens for the whole server, not for a prompt. So the requests of a batch with one cache salt get
+    shares of the count in proportion to their tokens. Where others use the same server, the count is a lower bound.
     """
 
     kind = "the vLLM"
