@@ -252,7 +252,7 @@ def read_ahead(
 def rows(
     output: Output = None,
     rows: Annotated[str | None, typer.Option(help="Numbers of rows, with commas.")] = None,
-    jobs: Annotated[str | None, typer.Option(help="import, label, pairs; with commas.")] = None,
+    jobs: Annotated[str | None, typer.Option(help="import, label, pairs, groups, write, lines; with commas.")] = None,
     steps: Annotated[int | None, typer.Option(help="Actions of an episode.")] = None,
     ray: Annotated[int | None, typer.Option(help="Tasks of Ray at a time; 0 for one process.")] = None,
     folder: Annotated[Path | None, typer.Option(help="Folder for the corpora.")] = None,

@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from importlib.util import find_spec
+from itertools import islice
 from pathlib import Path
 from random import Random
 from tempfile import TemporaryDirectory
@@ -27,11 +28,15 @@ from benchmarks.measurement.options import BenchOptions, OutputFile, Words
 from benchmarks.measurement.records import BenchRun
 from benchmarks.measurement.tables import print_table
 from qguide.qnet.errors import ConfigError
+from qguide.qnet.records import TreeRow
+from qguide.training.data.row_files import ROWS
+from qguide.training.data.runs import JsonlWriter
 
 GOAL_MIB: Final = 500
 """Goal for the peak of memory."""
+_AT_ONCE: Final = 1000
 
-MeasuredJob = Literal["import", "label", "pairs", "groups"]
+MeasuredJob = Literal["import", "label", "pairs", "groups", "write", "lines"]
 Advance = Callable[[str], None]
 
 
@@ -41,7 +46,8 @@ class RowsBench(BenchOptions):
     Attributes:
         output: JSON file.
         rows: numbers of rows of the corpora.
-        jobs: of import, label, pairs of trees, and pairs of decision groups.
+        jobs: of import, label, pairs of trees, pairs of decision groups, and of writing alone: rows as jobs that play
+            write them, each flushed, and the lines that workers have made of rows.
         steps: actions of an episode.
         episodes: rows of each task.
         characters: length of an action's observation.
@@ -53,7 +59,7 @@ class RowsBench(BenchOptions):
 
     output: OutputFile
     rows: Annotated[tuple[Annotated[int, Field(ge=1)], ...], Words] = (10_000, 40_000)
-    jobs: Annotated[tuple[MeasuredJob, ...], Words] = ("import", "label", "pairs", "groups")
+    jobs: Annotated[tuple[MeasuredJob, ...], Words] = ("import", "label", "pairs", "groups", "write", "lines")
     steps: int = Field(default=5, ge=1)
     episodes: int = Field(default=4, ge=1)
     characters: int = Field(default=200, ge=1)
@@ -68,9 +74,9 @@ class JobRow(BaseModel):
 
     Attributes:
         mib: size of the corpus.
-        cpu_s: of its process.
-        peak_mib: the most memory that its process held.
-        wall_s: from its start to its end.
+        cpu_s: of its process; of writing alone without the reading before it.
+        peak_mib: the most memory that its process held; 0 of writing alone, which has none of its own.
+        wall_s: from its start to its end; of writing alone its CPU time, because the system writes files behind it.
         ray_cpu_s: CPU time of Ray's processes; 0 without them.
         worker_mib: the most memory that one of Ray's workers held, what it read in Ray's shared store included.
     """
@@ -120,6 +126,9 @@ def _measured(config: RowsBench, job: MeasuredJob, rows: int, folder: Path) -> J
         corpus.parent.mkdir()
         with corpus.open("w") as file:
             file.writelines(lines(config, rows))
+    if job in ("write", "lines"):
+        cpu_s = writing_s(corpus, folder / job, as_lines=job == "lines")
+        return JobRow(job=job, rows=rows, mib=corpus.stat().st_size / 2**20, cpu_s=cpu_s, peak_mib=0.0, wall_s=cpu_s)
     arguments = {
         "import": ["import", str(corpus), "--output", str(folder / job)],
         "label": ["label", "--set", f"trees=['{corpus.parent}']"],
@@ -143,6 +152,25 @@ def _measured(config: RowsBench, job: MeasuredJob, rows: int, folder: Path) -> J
         ray_cpu_s=sum(cpu_s for cpu_s, _ in of_ray.values()),
         worker_mib=max((mib for _, mib in of_ray.values()), default=0.0),
     )
+
+
+def writing_s(corpus: Path, folder: Path, *, as_lines: bool) -> float:
+    """CPU seconds in which a job's writer appends the rows of a corpus.
+
+    Args:
+        as_lines: they are lines already, and only the whole file counts; otherwise each is made JSON and flushed.
+    """
+    used = 0.0
+    with corpus.open("rb") as read, JsonlWriter(folder / ROWS, flushes=not as_lines) as writer:
+        while lines := list(islice(read, _AT_ONCE)):
+            rows = [] if as_lines else list(map(TreeRow.model_validate_json, lines))
+            started = time.process_time()
+            for row in rows:
+                writer.write(row)
+            for line in lines if as_lines else ():
+                writer.write_lines(line)
+            used += time.process_time() - started
+    return used
 
 
 @contextmanager
@@ -265,7 +293,7 @@ def print_rows(run: RowsRun, console: Console) -> None:
     """Print the cost of each job, and whether the goal is kept."""
     rows = []
     for row in run.jobs:
-        of_job = (f"{row.mib:,.0f}", f"{row.rows / row.wall_s:,.0f}", f"{row.cpu_s_per_1000:.2f}")
+        of_job = (f"{row.mib:,.0f}", f"{row.rows / row.wall_s:,.0f}", f"{row.cpu_s_per_1000:.3f}")
         of_ray = (f"{row.ray_cpu_s:,.0f}", f"{row.worker_mib:,.0f}") if row.ray_cpu_s else ("", "")
         rows.append((row.job, f"{row.rows:,}", *of_job, f"{row.peak_mib:,.0f}", *of_ray))
     names = ("job", "rows", "MiB", "rows/s", "CPU s per 1,000 rows", "peak MiB", "Ray: CPU s", "a worker: MiB")

@@ -7,9 +7,11 @@ from pathlib import Path
 import pytest
 import ray
 
-from benchmarks.rows.rows import RowsBench, RowsRun, process_cost, rows_bench, watching_ray
+from benchmarks.rows.rows import RowsBench, RowsRun, process_cost, rows_bench, tree_lines, watching_ray, writing_s
 from qguide.qnet.errors import ConfigError
+from qguide.qnet.records import TreeRow
 from qguide.training.configs.job_files import load_config
+from qguide.training.data.runs import read_rows
 
 
 def test_a_job_is_measured_over_a_corpus(tmp_path: Path) -> None:
@@ -24,6 +26,18 @@ def test_a_job_is_measured_over_a_corpus(tmp_path: Path) -> None:
         assert row.cpu_s > 0
     assert run.complete
     assert run == RowsRun.model_validate_json(config.output.read_text())
+
+
+@pytest.mark.parametrize("job", ["write", "lines"])
+def test_the_writer_alone_writes_every_row_again(tmp_path: Path, job: str) -> None:
+    options = {"output": tmp_path / "run.json", "rows": "1200", "jobs": job, "folder": tmp_path}
+    config = load_config(RowsBench, None, options=options)
+    corpus = tmp_path / "rows.jsonl"
+    corpus.write_text("".join(tree_lines(config, 1200)))
+    assert writing_s(corpus, tmp_path / "written", as_lines=job == "lines") > 0
+    assert list(read_rows(tmp_path / "written", TreeRow)) == list(read_rows(corpus, TreeRow))
+    [row] = rows_bench(config).jobs
+    assert row.cpu_s == row.wall_s > 0
 
 
 def test_a_command_that_fails_is_an_error() -> None:
