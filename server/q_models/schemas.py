@@ -36,6 +36,7 @@ class PriorCard(Body):
 
     tau: float = Field(description="temperature of Q; 0 is the argmax of Q")
     by: PriorBy
+    greedy_weight: float = Field(default=0.0, description="added to the log prior of the policy's greedy reply")
     decisions: int = Field(description="held-back decisions whose outcomes differ")
     tasks: int = Field(description="their tasks")
     curve: list[TauOutcome]

@@ -142,14 +142,14 @@ def licence_of_choice(tried: Mapping[str, ScoredQModel], best: str) -> Licence:
     random.Random(_SEED).shuffle(known)  # tasks of a kind may come at equal distances
     decisions: list[HeldBackDecision] = []
     for half, other in ((known[::2], known[1::2]), (known[1::2], known[::2])):
-        name, fitted = _lowest_regret({name: one.of_tasks(other) for name, one in tried.items()})
+        name, fitted = lowest_regret({name: one.of_tasks(other) for name, one in tried.items()})
         decisions += _held_back(tried[name].of_tasks(half).choices, fitted, tau=fitted.tau if fitted else 0.0)
     gain = evidence_of(decisions).gain
     reason = f"{licence.reason}; {gain:+.3f} where each half of the tasks judges what the other half chooses"
     return licence.model_copy(update={"reason": reason})
 
 
-def _lowest_regret(tried: Mapping[str, ScoredQModel]) -> tuple[str, PriorSection | None]:
+def lowest_regret(tried: Mapping[str, ScoredQModel]) -> tuple[str, PriorSection | None]:
     """Name of the Q model of the lowest regret, the first of equal ones, and its prior."""
     assessed = {name: one.assess() for name, one in tried.items()}
     best = min(assessed, key=lambda name: regret_of(assessed[name].licence))

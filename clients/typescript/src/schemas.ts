@@ -660,6 +660,11 @@ export interface PriorCard {
     tau: number;
     /** @enum {string} */
     by: "votes" | "likelihood" | "likelihood-per-token";
+    /**
+     * @description added to the log prior of the policy's greedy reply
+     * @default 0
+     */
+    greedy_weight?: number;
     /** @description held-back decisions whose outcomes differ */
     decisions: number;
     /** @description their tasks */

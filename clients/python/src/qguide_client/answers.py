@@ -453,6 +453,8 @@ class PriorCard(Answer):
     tau: float
     """temperature of Q; 0 is the argmax of Q"""
     by: str
+    greedy_weight: float = 0.0
+    """added to the log prior of the policy's greedy reply"""
     decisions: int
     """held-back decisions whose outcomes differ"""
     tasks: int

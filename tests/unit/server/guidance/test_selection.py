@@ -183,10 +183,13 @@ def test_a_fitted_prior_is_listed_with_its_curve(serve: Serve) -> None:
     assert card["prior"] == {
         "tau": 0.1,
         "by": "votes",
+        "greedy_weight": 0.0,
         "decisions": 40,
         "tasks": 12,
         "curve": [{"tau": 0.1, "outcome": 0.5, "standard_error": 0.0}],
     }
+    [weighed] = served(serve, PriorSection(tau=0.1, greedy_weight=2.0)).get("/v1/models").json()["q_models"]
+    assert weighed["prior"]["greedy_weight"] == 2.0
     [plain] = served(serve).get("/v1/models").json()["q_models"]
     assert "prior" not in plain
 
