@@ -1,6 +1,6 @@
 """Licences of the best of several Q models: how many are lost, and how many granted by luck, on fewer tasks.
 
-    python -m benchmarks.strangers.choices runs/learned/checkpoint runs/network/checkpoint --groups runs/held --tasks 14
+    python -m benchmarks.learning.choices runs/learned/checkpoint runs/network/checkpoint --groups runs/held --tasks 14
 
 takes what `qguide choose` takes, plays nothing, and draws the held-back tasks anew, as many as are
 named. The best of the Q models and their sum has a licence by the decisions that chose it as if it

@@ -2,7 +2,7 @@
 
 from random import Random
 
-from benchmarks.strangers.choices import granted_shares
+from benchmarks.learning.choices import granted_shares
 from qguide.training.algorithms.choice_quality import ScoredChoice
 from qguide.training.licence.assessment import ScoredQModel
 
