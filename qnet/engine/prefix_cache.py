@@ -193,11 +193,11 @@ class PrefixCache:
         entry._key = None
 
     def _evict(self) -> None:
-        idle = [entry for entry in self._entries.values() if not entry.leased]
-        for entry in idle:
-            if self.nbytes + self.copied <= self._budget:
+        while self.nbytes + self.copied > self._budget:
+            idle = next((entry for entry in self._entries.values() if not entry.leased), None)
+            if idle is None:
                 return
-            self._forget(entry)
+            self._forget(idle)
             self.evictions += 1
 
 
