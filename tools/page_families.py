@@ -40,6 +40,7 @@ FAMILIES: Final[Mapping[str, tuple[str, ...]]] = {
     "embedded.md": (
         "embedded_valid_seen",
         "embedded_equal_tokens",
+        "embedded_posterior",
         "embedded_validation",
         "embedded_verifier",
         "embedded_verifier_of_four",

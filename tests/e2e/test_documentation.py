@@ -166,11 +166,12 @@ def test_the_blocks_of_a_page_run(page: str, play: Play) -> None:
         assert answer.get("error") is None, answer  # a response of the Responses API has the field
 
 
-def test_the_readmes_curl_chooses_the_candidate_with_the_highest_q(play: Play) -> None:
+def test_the_readmes_curl_chooses_the_candidate_with_the_highest_posterior(play: Play) -> None:
     (answer,) = play("README.md").answers
-    q_values = [candidate["q_value"] for candidate in answer["candidates"]]
-    assert len(q_values) == 5
-    assert q_values[answer["chosen"]] == max(q_values) > min(q_values)
+    posterior = [candidate["posterior"] for candidate in answer["candidates"]]
+    assert len({candidate["q_value"] for candidate in answer["candidates"]}) > 1
+    assert len(posterior) == 5
+    assert posterior[answer["chosen"]] == max(posterior) > min(posterior)
     assert answer["action"] in DEFAULT_REPLIES
 
 
@@ -185,7 +186,7 @@ def test_chat_completions_answer_with_the_best_tool_call(play: Play) -> None:
     (answer,) = play(OPENAI_SDK).answers
     guidance = answer["qguide"]
     assert len(guidance["candidates"]) == 5
-    assert guidance["q_values"][guidance["chosen"]] == max(guidance["q_values"])
+    assert guidance["posterior"][guidance["chosen"]] == max(guidance["posterior"])
     (call,) = answer["choices"][0]["message"]["tool_calls"]
     assert call["function"]["name"] == "look"
 

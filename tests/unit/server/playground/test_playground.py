@@ -334,11 +334,11 @@ def test_a_key_lives_for_the_page_where_the_browser_stores_nothing(evaluate: Eva
     [
         (FAKES, "false", "a fixed script, for trying out the page"),
         (Settings(), "false", "trained on ALFWorld, a text game of household tasks"),
-        (Settings(), "false", "Nothing has judged its choices beside the agent's own"),
+        (Settings(), "false", "It has a licence: its choice is above the agent's own"),
         (Settings(policy=SCRIPTED), "false", "nothing chooses among the candidates"),
         (Settings(policy=SCRIPTED), "true", "once a trial has shown that it helps"),
     ],
-    ids=["scripted", "embedded", "unjudged", "none", "learning"],
+    ids=["scripted", "embedded", "licensed", "none", "learning"],
 )
 def test_the_page_says_what_the_loaded_models_know(
     serve: Serve, evaluate: Evaluate, settings: Settings, learns: str, expected: str
@@ -351,14 +351,20 @@ def test_the_page_says_what_the_loaded_models_know(
     assert expected in said
 
 
-@pytest.mark.parametrize("licensed", ["true", "false"])
-def test_the_page_says_whether_the_q_model_has_a_licence(evaluate: Evaluate, licensed: str) -> None:
+@pytest.mark.parametrize(
+    ("licensed", "wanted"),
+    [
+        ("true", "It has a licence: its choice is above the agent's own."),
+        ("false", "It has no licence: its choice is above the agent's own."),
+        ("null", "Nothing has judged its choices beside the agent's own."),
+    ],
+)
+def test_the_page_says_whether_the_q_model_has_a_licence(evaluate: Evaluate, licensed: str, wanted: str) -> None:
     said = evaluate(
         f"""import {{ knowsOf }} from "./knows.js";
         const card = {{ name: "house", source: "checkpoint", default: true, environment: "imported", judge: null,
           licensed: {licensed}, licence: "its choice is above the agent's own" }};
         console.log(JSON.stringify(knowsOf({{ data: [], q_models: [card] }})));"""
     )
-    wanted = "It has a licence" if licensed == "true" else "It has no licence"
-    assert f"{wanted}: its choice is above the agent's own." in said
+    assert wanted in said
     assert "learned from recorded episodes" in said

@@ -1,10 +1,9 @@
-from pathlib import Path
-
 import pytest
 from structlog.testing import capture_logs
 
 from qguide.qnet.errors import CheckpointError
-from qguide.qnet.models.manifest import Licence, Manifest
+from qguide.qnet.models.loading import embedded_path
+from qguide.qnet.models.manifest import Licence, Manifest, read_manifest
 from qguide.server.q_models.checks import require_licence
 
 NONE = Licence(granted=False, reason="its choice is not shown to be above the agent's own")
@@ -36,8 +35,14 @@ def test_the_operator_may_insist() -> None:
     require_licence(manifest(NONE), "shop", unlicensed=True)
 
 
-def test_the_embedded_q_model_loads_as_before() -> None:
-    from qguide.qnet.models.loading import embedded_path
-    from qguide.qnet.models.manifest import read_manifest
+def test_the_q_model_that_ships_is_licensed_on_tasks_of_both_kinds_and_has_a_prior() -> None:
+    shipped = read_manifest(embedded_path("qnet"))
+    with capture_logs() as logs:
+        require_licence(shipped, "embedded", unlicensed=False)
 
-    require_licence(read_manifest(Path(embedded_path("qnet"))), "embedded", unlicensed=False)
+    assert logs == []
+    assert shipped is not None
+    assert shipped.licence is not None
+    assert [one.tasks for one in shipped.licence.judged_by] == [200, 200]
+    assert shipped.prior is not None
+    assert shipped.prior.tau in {point.tau for point in shipped.prior.curve}

@@ -115,13 +115,13 @@ def test_a_q_model_that_is_not_licensed_is_warned_of(tmp_path: Path) -> None:
 
     assert licence_warning(none) == f"{none} has no licence: it is at chance"
     assert licence_warning(unjudged) == f"{unjudged} was not judged: nothing shows that its choices beat the policy"
-    assert "was not judged" in licence_warning("embedded")
 
 
 def test_a_licensed_q_model_and_a_judge_are_not_warned_of(tmp_path: Path) -> None:
     granted = checkpoint(tmp_path / "granted", Licence(granted=True, reason="it is above"))
 
     assert licence_warning(granted) == ""
+    assert licence_warning("embedded") == ""
     assert licence_warning("votes") == ""
 
 
