@@ -53,9 +53,15 @@ INPUT_OUTPUT = {"pathlib", "os", "io", "json", "shutil", "subprocess", "httpx", 
 
 
 @cache
+def _parsed(source: str) -> tuple[tuple[ast.Import | ast.ImportFrom, ...], tuple[str, ...]]:
+    """Import statements and own classes of a module, which several tests read."""
+    tree = ast.parse(source)
+    imports = tuple(node for node in ast.walk(tree) if isinstance(node, ast.Import | ast.ImportFrom))
+    return imports, tuple(own_classes(tree))
+
+
 def _imports(source: str) -> tuple[ast.Import | ast.ImportFrom, ...]:
-    """Import statements of a module, which several tests read."""
-    return tuple(node for node in ast.walk(ast.parse(source)) if isinstance(node, ast.Import | ast.ImportFrom))
+    return _parsed(source)[0]
 
 
 def imports_of(source: str) -> Iterator[str]:
@@ -213,14 +219,14 @@ def test_no_two_classes_have_one_name() -> None:
     places = dict[str, list[str]]()
     for package in ("qguide", *BELOW_QGUIDE):
         for path in _modules(package):
-            for name in own_classes(path.read_text()):
+            for name in _parsed(path.read_text())[1]:
                 places.setdefault(name, []).append(str(path.relative_to(ROOT)))
     assert {name: found for name, found in places.items() if len(found) > 1} == {}
 
 
-def own_classes(source: str) -> Iterator[str]:
+def own_classes(tree: ast.Module) -> Iterator[str]:
     """Public classes of a module, without those that derive from one of their own name."""
-    for node in ast.parse(source).body:
+    for node in tree.body:
         match node:
             case ast.ClassDef(name=name, bases=bases) if not name.startswith("_"):
                 if name not in {base.attr for base in bases if isinstance(base, ast.Attribute)}:
@@ -272,8 +278,9 @@ def servers_in(source: str) -> Iterator[str]:
     for name in (*imports_of(source), *_targets(source)):
         if {name, name.partition(".")[0]} & SERVERS:
             yield name
+    used = {name.rpartition(".")[2] for name in SERVERS}
     for node in ast.walk(ast.parse(source)):
-        if isinstance(node, ast.Attribute) and {node.attr, ast.unparse(node)} & SERVERS:
+        if isinstance(node, ast.Attribute) and node.attr in used and {node.attr, ast.unparse(node)} & SERVERS:
             yield ast.unparse(node)
 
 

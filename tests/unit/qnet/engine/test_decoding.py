@@ -88,7 +88,9 @@ def test_draws_after_many_histories_say_what_each_says_alone(
 ) -> None:
     model = make_model()
     stop = frozenset(range(0, 300, 30))
-    packed = PackedModel(model, logits_of(model), cache_bytes=10**8, tokens_per_forward=50)
+    packed, cold = (
+        PackedModel(model, logits_of(model), cache_bytes=kept, tokens_per_forward=50) for kept in (10**8, 0)
+    )
     # Of like length, and not; with one draw and several; some end at once and some have more to say
     # than there was room for.
     together = [job(20 + i, 1 + 2 * (i % 5 == 0), tokens=5 + 5 * (i % 9)) for i in (*range(0, 40, 2), 21, 100)]
@@ -107,8 +109,7 @@ def test_draws_after_many_histories_say_what_each_says_alone(
         for one in together:
             token_ids = one.token_ids
             alone = DrawsAfter(token_ids, [Draw(d.temperature, d.uniforms) for d in one.draws])
-            fresh = PackedModel(model, logits_of(model), cache_bytes=0, tokens_per_forward=50)
-            draw(fresh, [alone], stop)
+            draw(cold, [alone], stop)
             assert [d.token_ids for d in one.draws] == [d.token_ids for d in alone.draws]
             logprobs = [d.logprob for d in alone.draws]
             assert [d.logprob for d in one.draws] == pytest.approx(logprobs, abs=1e-4)

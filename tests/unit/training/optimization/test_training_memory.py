@@ -21,7 +21,7 @@ from qguide.training.optimization.training_memory import trained_trunk
 from qguide.training.q_training.validation import hidden_of_tree
 
 PAGE = Path(__file__).parents[4] / "docs" / "train" / "memory.md"
-TOKENS = 512
+TOKENS = 256
 SIZES: dict[str, Any] = {
     "vocab_size": 300,
     "hidden_size": 64,
