@@ -29,7 +29,7 @@ from qguide.qnet.models.qnet import QNet
 from qguide.qnet.models.qnet_config import DEFAULT_RANGE, PAPER_HEAD_WIDTH, HeadKind
 from qguide.qnet.records import TreeRow
 from qguide.training.data.records import labelled_tree
-from qguide.training.data.runs import read_rows
+from qguide.training.data.runs import is_main_process, read_rows
 from qguide.training.licence.assessment import Assessment, assess
 from qguide.training.licence.domain import fit_domain, salt_of
 from qguide.training.optimization.accelerator import awaits_weights
@@ -39,6 +39,7 @@ from qguide.training.optimization.padded_batches import plan_lengths
 from qguide.training.optimization.trainer import train
 from qguide.training.optimization.weight_average import Criterion
 from qguide.training.q_training.examples import Examples, Packing, read_examples
+from qguide.training.q_training.kept_lengths import keep_lengths, kept_lengths
 from qguide.training.q_training.loss_terms import QNetLossOptions
 from qguide.training.q_training.packed_rows import PackedRows
 from qguide.training.q_training.qnet_loss import VocabularyLogits, loss_of_tree, output_embeddings, require_range
@@ -136,9 +137,9 @@ class QNetObjective(Objective[QNet]):
         self._read, held_back = read_examples(config, seed=config.seed)
         self._held_back = packing.trees(held_back), packing.groups(held_back)
 
-        self.rows = PackedRows()
+        self.rows, kept = PackedRows(), kept_lengths(config.output, self._read.places)
         self.epochs = plan_lengths(
-            lambda rng: packing.add_epoch(self.rows, self._read, rng),
+            lambda rng: packing.add_epoch(self.rows, self._read, rng, kept),
             config.optimization,
             seed=config.seed,
             renewed=packing.is_renamed_each_epoch,
@@ -167,6 +168,9 @@ class QNetObjective(Objective[QNet]):
         use_block_masks(self.model.trunk, device)  # where FSDP moves the net later
         if self.config.models_world:
             self._logits = output_embeddings(self.config.trunk, self.model, device)
+        if is_main_process():  # not before, as a job that fails until here leaves its folder free
+            keep_lengths(self.config.output, self.rows, self._read.places)
+        self.rows.epochs.clear()  # a copy of what is needed from here on
 
     def size(self, micro_batch: Sequence[int]) -> int:
         """See `Objective`; nothing is packed for it."""

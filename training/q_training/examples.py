@@ -23,7 +23,7 @@ from qguide.training.data.row_files import Place, RowStore
 from qguide.training.optimization.packed_groups import pack_groups
 from qguide.training.optimization.packed_trees import Framing, LossOn, PackedTree, ReadAt, pack_tree
 from qguide.training.options import JobOptions
-from qguide.training.q_training.packed_rows import PackedRows, Renaming, StoredItems
+from qguide.training.q_training.packed_rows import PackedEpoch, PackedRows, Renaming, StoredItems
 from qguide.training.trajectory import Step, observation_text, step_messages
 
 
@@ -97,6 +97,11 @@ class Rows:
         return len(self.trees) + len(self.episodes)
 
     @property
+    def places(self) -> tuple[bytes, bytes]:
+        """Places of the trees and of the episodes in their files, by which a run knows them again."""
+        return self.trees.places, self.episodes.places
+
+    @property
     def states(self) -> Iterable[tuple[str, History]]:
         """Each state in which an action is labelled, once, with its task."""
         return _States(self)
@@ -154,8 +159,14 @@ class Packing:
         packed.extend(len(rows.episodes), lambda number: self._episode(rows.episodes[number]))
         return packed
 
-    def add_epoch(self, packed: PackedRows, rows: Rows, rng: random.Random) -> Sequence[int]:
-        """Add all rows for one epoch, with newly renamed trees; returns their lengths."""
+    def add_epoch(
+        self, packed: PackedRows, rows: Rows, rng: random.Random, kept: Sequence[PackedEpoch] = ()
+    ) -> Sequence[int]:
+        """Add all rows for one epoch, with newly renamed trees; returns their lengths.
+
+        Args:
+            kept: epochs that an earlier start has found.
+        """
         augment = build_augmenter(self.examples.augmentation)
         renaming = Renaming(augment, rng)
 
@@ -164,7 +175,9 @@ class Packing:
                 return self._episode(rows.episodes[number - len(rows.trees)])
             return self._tree(rename_tree(rows.trees[number], augment, renaming.of_tree(number)))
 
-        return packed.extend(len(rows), pack)
+        if len(packed.epochs) < len(kept):
+            return packed.restore_epoch(kept[len(packed.epochs)], len(rows), pack, renaming)
+        return packed.add_epoch(len(rows), pack, renaming)
 
     def _tree(self, tree: LabelledTree) -> list[PackedTree]:
         examples = self.examples

@@ -2,17 +2,22 @@
 
 A training needs the length of every packed tree to plan its steps, but the trees themselves only
 one after the other. So each is packed once for its length, and again when its turn comes; those
-that were used last are held. Processes pack the trees of their own part alone.
+that were used last are held. Processes pack the trees of their own part alone. Lengths that an
+earlier start of the training has found are taken from it (`kept_lengths`).
 """
 
 from array import array
 from bisect import bisect_right
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from itertools import islice
 from random import Random
-from typing import Final, Generic, TypeVar, overload
+from typing import Final, Generic, NamedTuple, TypeVar, overload
 
+import numpy as np
 from cachetools import LRUCache
+from numpy.typing import NDArray
 
+from qguide.qnet.errors import RecordError
 from qguide.qnet.records import TreeRow
 from qguide.training.data.augmentation import Augmenter
 from qguide.training.data.row_files import Place, RowStore
@@ -26,6 +31,9 @@ _TREE_ITSELF: Final = 50
 
 _DRAWS: Final = 256
 """Trees between two states of the random generator that are kept; a state has 2,500 bytes."""
+
+_STATE: Final = 625
+"""Numbers of a state."""
 
 Item = TypeVar("Item")
 
@@ -42,6 +50,11 @@ class StoredItems(Sequence[Item], Generic[Item]):
         """Add the row at a place."""
         self._places.extend((place.file, place.start, place.length))
 
+    @property
+    def places(self) -> bytes:
+        """The places of all rows."""
+        return self._places.tobytes()
+
     def __len__(self) -> int:
         return len(self._places) // 3
 
@@ -57,17 +70,39 @@ class StoredItems(Sequence[Item], Generic[Item]):
         return self._convert(self._store.read(Place(*self._places[first : first + 3])))
 
 
+class PackedEpoch(NamedTuple):
+    """Figures of an epoch's packed trees, by which its steps are planned and each tree is packed again.
+
+    Attributes:
+        lengths: tokens of each.
+        items: the item that each comes from.
+        parts: its place among that item's.
+        label_range: lowest and highest label.
+        states: (K, 625) the generator of names, before every 256th item.
+        after: (625,) that generator behind the last item.
+    """
+
+    lengths: NDArray[np.int64]
+    items: NDArray[np.int64]
+    parts: NDArray[np.int64]
+    label_range: NDArray[np.float64]
+    states: NDArray[np.uint32]
+    after: NDArray[np.uint32]
+
+
 class PackedRows(Sequence[PackedTree]):
     """The packed trees of some items; an item may have several, or none.
 
     Attributes:
         lengths: tokens of each packed tree.
         label_range: lowest and highest label.
+        epochs: what was added by `add_epoch`.
     """
 
     def __init__(self) -> None:
         self.lengths = array("q")
         self.label_range = (float("inf"), float("-inf"))
+        self.epochs: list[PackedEpoch] = []
         self._items = array("q")
         self._parts = array("q")
         self._firsts = [0]
@@ -83,15 +118,39 @@ class PackedRows(Sequence[PackedTree]):
             for part, tree in enumerate(pack(item)):
                 self._items.append(first_item + item)
                 self._parts.append(part)
-                self._widen(tree)
+                for label in (t for t, w in zip(tree.target, tree.weight, strict=True) if w):
+                    self._widen(label, label)
                 self.lengths.append(len(tree))
                 self._hold(len(self) - 1, tree)
         return self.lengths[first:]
 
-    def _widen(self, tree: PackedTree) -> None:
-        labels = [t for t, w in zip(tree.target, tree.weight, strict=True) if w]
-        low, high = self.label_range
-        self.label_range = min([low, *labels]), max([high, *labels])
+    def add_epoch(self, count: int, pack: Callable[[int], list[PackedTree]], renaming: "Renaming") -> Sequence[int]:
+        """Add the trees of an epoch, which the generator of `renaming` names anew; returns the length of each."""
+        first, before, self.label_range = len(self), self.label_range, (float("inf"), float("-inf"))
+        lengths = self.extend(count, pack)
+        items, parts = (np.array(column[first:], np.int64) for column in (self._items, self._parts))
+        columns = np.array(lengths, np.int64), items - self._firsts[-2], parts, np.array(self.label_range)
+        self.epochs.append(PackedEpoch(*columns, *renaming.states))
+        self._widen(*before)
+        return lengths
+
+    def restore_epoch(
+        self, found: PackedEpoch, count: int, pack: Callable[[int], list[PackedTree]], renaming: "Renaming"
+    ) -> Sequence[int]:
+        """The same, of which another start has found the lengths: nothing is packed."""
+        first, first_item = len(self), self._firsts[-1]
+        self._packers.append(pack)
+        self._firsts.append(first_item + count)
+        for column, values in ((self.lengths, found.lengths), (self._parts, found.parts)):
+            column.frombytes(values.tobytes())
+        self._items.frombytes((found.items + first_item).tobytes())
+        self._widen(*found.label_range.tolist())
+        renaming.restore(found.states, found.after)
+        self.epochs.append(found)
+        return self.lengths[first:]
+
+    def _widen(self, low: float, high: float) -> None:
+        self.label_range = min(low, self.label_range[0]), max(high, self.label_range[1])
 
     def _hold(self, number: int, tree: PackedTree) -> None:
         if _size(tree) <= self._held.maxsize:
@@ -113,7 +172,12 @@ class PackedRows(Sequence[PackedTree]):
         if tree is None:
             epoch = bisect_right(self._firsts, self._items[number]) - 1
             packed = self._packers[epoch](self._items[number] - self._firsts[epoch])
-            tree = packed[self._parts[number]]
+            tree = next(islice(packed, self._parts[number], None), None)
+            if tree is None or len(tree) != self.lengths[number]:
+                raise RecordError(
+                    f"the rows are packed otherwise than when the training began: tree {number} had "
+                    f"{self.lengths[number]:,} tokens; train to another output folder"
+                )
             self._hold(number, tree)
         return tree
 
@@ -143,7 +207,23 @@ class Renaming:
             self._drawn += 1
             return self._rng
         rng = Random()
-        rng.setstate((Random.VERSION, tuple(self._states[number // _DRAWS]), None))
+        _set_state(rng, self._states[number // _DRAWS])
         for _ in range(number % _DRAWS):
             self._augment((), rng)  # draws alike, whatever it renames
         return rng
+
+    @property
+    def states(self) -> tuple[NDArray[np.uint32], NDArray[np.uint32]]:
+        """The generator's states so far, (K, 625), and its present one, (625,)."""
+        states = np.array(self._states, np.uint32).reshape(-1, _STATE)
+        return states, np.array(self._rng.getstate()[1], np.uint32)
+
+    def restore(self, states: NDArray[np.uint32], after: NDArray[np.uint32]) -> None:
+        """Go on where another start had drawn all names."""
+        self._states = [array("I", state.tolist()) for state in states]
+        self._drawn = -1  # no tree is the next
+        _set_state(self._rng, after.tolist())
+
+
+def _set_state(rng: Random, state: Iterable[int]) -> None:
+    rng.setstate((Random.VERSION, tuple(state), None))

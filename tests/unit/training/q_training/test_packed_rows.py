@@ -1,16 +1,20 @@
 """Trees that are packed when their turn comes are those of a training that holds them all."""
 
+from collections import Counter
 from pathlib import Path
 from random import Random
 
 import pytest
 
+from qguide.qnet.errors import RecordError
 from qguide.training.data.augmentation import Augmentation, build_augmenter
+from qguide.training.data.records import LabelledTree
 from qguide.training.jobs.train_qnet import TrainQNetConfig, run_train_qnet
 from qguide.training.optimization.options import QNetOptimization
 from qguide.training.optimization.packed_trees import PackedTree
 from qguide.training.q_training import packed_rows
 from qguide.training.q_training.examples import Examples, Packing, read_examples, rename_tree
+from qguide.training.q_training.kept_lengths import keep_lengths, kept_lengths
 from qguide.training.q_training.packed_rows import PackedRows
 from tests.support.echo import groups_in, labels_in
 from tests.support.tiny_models import renderer, save_policy
@@ -46,6 +50,49 @@ def test_trees_that_are_packed_again_have_the_same_new_names(tmp_path: Path, mon
         assert packed[first : first + len(found)] == expected
     assert packed[0] != packed[len(lengths[0])]
     assert rng.getstate() == whole.getstate()
+
+
+def test_a_later_start_packs_no_tree_for_its_length(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(packed_rows, "_DRAWS", 3)
+    labels, groups = labels_in(tmp_path / "labels"), groups_in(tmp_path / "groups", range(4))
+    examples = Examples(labels=(labels,), groups=(groups,), augmentation=RENAMED)
+    packing = Packing(renderer(), examples, max_tokens=60, with_features=False)
+    packed = Counter[str]()
+    pack = Packing._tree
+
+    def counted(self: Packing, tree: LabelledTree) -> list[PackedTree]:
+        packed["trees"] += 1
+        return pack(self, tree)
+
+    monkeypatch.setattr(Packing, "_tree", counted)
+
+    def start() -> tuple[PackedRows, Random]:
+        rows, _ = read_examples(examples, seed=0)
+        found, rng = PackedRows(), Random(5)
+        kept = kept_lengths(tmp_path, rows.places)
+        for _ in range(2):
+            packing.add_epoch(found, rows, rng, kept)
+        keep_lengths(tmp_path, found, rows.places)
+        return found, rng
+
+    first, rng = start()
+    found = packed["trees"]
+    later, after = start()
+    assert packed["trees"] == found > 0
+    assert (later.lengths, later.label_range) == (first.lengths, first.label_range)
+    assert after.getstate() == rng.getstate()
+    assert list(later) == list(first)
+
+    later._held.clear()
+    later.lengths[0] += 1
+    with pytest.raises(RecordError, match="tree 0 had"):
+        later[0]
+    lines = (labels / "rows.jsonl").read_text().splitlines(keepends=True)
+    (labels / "rows.jsonl").write_text("".join(lines[1:]))
+    packed.clear()
+    others, _ = start()
+    assert packed["trees"] > 0, "other rows are packed for their lengths"
+    assert len(others) < len(first)
 
 
 def test_short_trees_count_for_more_than_their_tokens(monkeypatch: pytest.MonkeyPatch) -> None:
