@@ -36,7 +36,7 @@ _FRESH.set_forkserver_preload(
 )
 
 _OPTIONS: Final = (
-    *("-q", "-n", "0", "-p", "no:cacheprovider", "-p", "no:schemathesis"),
+    *("-q", "-n", "0", "-p", "no:cacheprovider"),
     *("-W", "ignore:Module already imported:pytest.PytestAssertRewriteWarning"),
 )
 

@@ -2,6 +2,7 @@
 
 import json
 from pathlib import Path
+from shutil import copytree
 
 import pytest
 import torch
@@ -15,8 +16,10 @@ from qguide.qnet.models.qnet import QNet
 from qguide.training.small_models import train_tokenizer
 
 
-@pytest.fixture
-def policy_folder(tmp_path: Path) -> Path:
+@pytest.fixture(scope="module")
+def saved(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with a policy and a Q model, which tests copy."""
+    saved = tmp_path_factory.mktemp("saved")
     tokenizer = train_tokenizer(["go to desk 1"] * 5, vocab_size=300)
     config = LlamaConfig(
         vocab_size=len(tokenizer),
@@ -28,20 +31,25 @@ def policy_folder(tmp_path: Path) -> Path:
         max_position_embeddings=64,
     )
     manifest = Manifest(kind="policy", name="tiny")
-    save_checkpoint(tmp_path / "policy", model=LlamaForCausalLM(config), tokenizer=tokenizer, manifest=manifest)
+    save_checkpoint(saved / "policy", model=LlamaForCausalLM(config), tokenizer=tokenizer, manifest=manifest)
+    save_checkpoint(
+        saved / "qnet",
+        model=QNet.from_trunk(saved / "policy", head_width=16),
+        tokenizer=load_policy(saved / "policy").renderer.tokenizer,
+        manifest=Manifest(kind="qnet", name="q", read_at="last_token"),
+    )
+    return saved
+
+
+@pytest.fixture
+def policy_folder(saved: Path, tmp_path: Path) -> Path:
+    copytree(saved, tmp_path, dirs_exist_ok=True)
     return tmp_path / "policy"
 
 
 @pytest.fixture
 def qnet_folder(policy_folder: Path) -> Path:
-    folder = policy_folder.parent / "qnet"
-    save_checkpoint(
-        folder,
-        model=QNet.from_trunk(policy_folder, head_width=16),
-        tokenizer=load_policy(policy_folder).renderer.tokenizer,
-        manifest=Manifest(kind="qnet", name="q", read_at="last_token"),
-    )
-    return folder
+    return policy_folder.with_name("qnet")
 
 
 def reseal(folder: Path) -> None:

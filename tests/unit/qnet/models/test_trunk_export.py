@@ -3,6 +3,7 @@
 import json
 from collections.abc import Callable
 from pathlib import Path
+from shutil import copytree
 from typing import Any
 
 import pytest
@@ -22,9 +23,17 @@ from tests.support.tiny_models import ARCHITECTURES, renderer, save_policy, save
 TOKENS = torch.tensor([[5, 9, 2, 7, 11, 3]])
 
 
+@pytest.fixture(scope="module")
+def saved(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with a policy and a Q model, which tests copy."""
+    folder = tmp_path_factory.mktemp("saved")
+    return save_qnet(folder / "qnet", save_policy(folder / "policy")).parent
+
+
 @pytest.fixture
-def checkpoint(tmp_path: Path) -> Path:
-    return save_qnet(tmp_path / "qnet", save_policy(tmp_path / "policy"))
+def checkpoint(saved: Path, tmp_path: Path) -> Path:
+    copytree(saved, tmp_path, dirs_exist_ok=True)
+    return tmp_path / "qnet"
 
 
 def q_of_the_parts(checkpoint: Path, trunk: Path) -> torch.Tensor:
