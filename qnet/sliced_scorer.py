@@ -31,6 +31,7 @@ class CachingScorer(Scorer):
     A subclass defines `score` or `slices`, and of the rest what it does.
 
     Attributes:
+        context: most tokens of history and candidate; None: no limit.
         reads_ahead: it can read a history before it has candidates.
     """
 
@@ -42,7 +43,11 @@ class CachingScorer(Scorer):
         return finish(self.slices([self.prepare(request) for request in requests]))
 
     def prepare(self, request: ScoreRequest) -> Any:
-        """Prepare a request for `slices`, on any thread: tokenize it."""
+        """Prepare a request for `slices`, on any thread: tokenize it.
+
+        Raises:
+            HistoryTooLongError: history and candidate exceed the trunk's context.
+        """
         return request
 
     def slices(self, prepared: Sequence[Any]) -> Slices[list[ScoreResult]]:
@@ -55,7 +60,11 @@ class CachingScorer(Scorer):
         return None
 
     def read_ahead(self, prepared: Any, *, begin: Callable[[int], None]) -> Iterator[None]:
-        """Read a history pass by pass; `begin` is told the tokens of each, and between two no cache is in use."""
+        """Read a history pass by pass; between two of them nothing of the cache is in use.
+
+        Args:
+            begin: told before each pass how many tokens it computes.
+        """
         return iter(())
 
     @property

@@ -130,6 +130,7 @@ class DifferenceSequence:
     Attributes:
         alpha: probability that the true difference is ever outside; each end has half of it.
         above, below: logarithms of the fortunes of the bets against each value.
+        arms: unguided and guided episodes.
     """
 
     alpha: float
@@ -175,7 +176,13 @@ class DifferenceSequence:
         return guided.mean - unguided.mean if guided.weight and unguided.weight else 0.0
 
     def add(self, outcome: float, *, guided: bool, share: float, guess: float | None = None) -> None:
-        """Count one outcome, in [0, 1]; `guess`, else the mean so far, was made before the arm was drawn."""
+        """Count one episode.
+
+        Args:
+            outcome: in [0, 1].
+            share: probability with which it was guided, in (0, 1).
+            guess: of the outcome, in [0, 1], made before its arm was drawn; None: the mean so far.
+        """
         # From the episodes before this one: a guess that knew the outcome would bias X.
         if guess is None:
             guess = (self.outcomes + 0.5) / (self.count + 1)
@@ -223,6 +230,7 @@ class _Detector:
     Rinaldo, 2023). Where nothing changes, the mean time to an alarm is at least `patience` episodes.
 
     Attributes:
+        patience: least mean number of episodes to an alarm where nothing changes.
         since: number of episodes before the change, as far as it is seen.
         fortune: logarithm of what the gambler has.
     """
@@ -243,7 +251,11 @@ class DropDetector(_Detector):
     """Alarm when outcomes in [0, 1] have fallen below a level."""
 
     def add(self, outcome: float, *, level: float) -> None:
-        """Count one outcome, beside the mean that is no drop, known before it."""
+        """Count one outcome.
+
+        Args:
+            level: mean outcome that is no drop, known before the outcome.
+        """
         if self.fortune <= 0:
             self.fortune, self.since = 0.0, self.count
         self.count += 1
@@ -257,6 +269,10 @@ class HarmDetector(_Detector):
     """Alarm when guided outcomes have fallen below unguided ones, whichever of them changed: X is below 0.
 
     The difference since a trial began is slow to tell of a change after hundreds of episodes.
+
+    Attributes:
+        mean: outcome of the latest episodes.
+        arms: unguided and guided episodes since then.
     """
 
     mean: float = 0.5
@@ -269,7 +285,13 @@ class HarmDetector(_Detector):
         return f"guided {guided}, unguided {unguided}"
 
     def add(self, outcome: float, *, guided: bool, share: float, number: int) -> None:
-        """Count the outcome, in [0, 1], of an episode of that number, guided with the probability `share`."""
+        """Count one episode.
+
+        Args:
+            outcome: in [0, 1].
+            share: probability with which it was guided, in (0, 1).
+            number: of the episodes before it.
+        """
         if self.fortune <= 0:
             self.fortune, self.since, self.arms = 0.0, number, (_Weighed(), _Weighed())
         guess = self.mean

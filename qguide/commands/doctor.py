@@ -30,7 +30,7 @@ _TASK: Final = "You are in a room. You see a desk 1. Your task is to: find the m
 
 
 class DoctorFinding(NamedTuple):
-    """Result of one check."""
+    """Result of one check; of a fault `found` has the reason and the remedy."""
 
     status: Status
     checked: str

@@ -95,6 +95,7 @@ class StageSummary(BaseModel, extra="forbid"):
     """One stage, over all of its starts.
 
     Attributes:
+        wall_s, cpu_s: time of all its starts.
         exit_status: of its last process; None while it has not ended.
         failures: tasks that its last process could not play.
         made_of: what its output was made of, once it has finished.
@@ -116,7 +117,12 @@ class StageSummary(BaseModel, extra="forbid"):
 
 
 class Summary(BaseModel, extra="forbid"):
-    """A pipeline's summary."""
+    """A pipeline's summary.
+
+    Attributes:
+        wall_s: time of all runs of the pipeline, in which stages ran side by side.
+        cpu_s: CPU time of all stages.
+    """
 
     version: Literal[1] = 1
     wall_s: float = 0.0

@@ -49,7 +49,11 @@ def is_decided(
 ) -> bool:
     """True if no `left` further draws can change the choice; never by a prior of likelihood.
 
-    Without tau the choice is the argmax of Q; without Q only votes count.
+    Args:
+        prior: of the draws so far.
+        q_values: of each draw; None where only votes count.
+        tau: temperature of Q in the posterior; None is the argmax of Q.
+        greedy_weight: added to the log share of the first draw's effect.
     """
     if prior.by != "votes":
         return False

@@ -95,7 +95,19 @@ async def guide(
     escalation: Policy | None = None,
     deadline: Deadline = NO_DEADLINE,
 ) -> Decision:
-    """Draw candidates, score them after the true history, take the best; `escalation` is the policy of that action."""
+    """Draw candidates, score them after the true history, take the best.
+
+    Args:
+        escalation: the policy of the threshold's action `escalate`.
+
+    Raises:
+        InvalidCandidatesError: M is below 1.
+        InvalidRequestError: the perturbation's task is not in the first user message.
+        HistoryTooLongError: the history does not fit the policy or the Q model.
+        ScorerUnavailableError: no Q can be given.
+        DeadlineExceededError: the time is up.
+        UpstreamError: the policy's upstream failed.
+    """
     further: dict[DrawRole, Policy] = {"refine": policy}
     if escalation is not None:
         further["escalate"] = escalation

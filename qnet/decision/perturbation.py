@@ -113,6 +113,8 @@ class Paraphraser:
     Args:
         content: stands for the model in the cache, where the policy's name would not: it may be
             another model's tomorrow.
+        timeout_s: an answer that takes longer is done without.
+        max_tokens: of one paraphrase; None leaves it to the policy.
     """
 
     def __init__(
@@ -187,7 +189,13 @@ def _unchanged(task: str, n: int, why: str, known: tuple[str, ...] = (), spent: 
 
 
 def draw_texts(texts: Sequence[str], task: str, *, first: int, n: int) -> list[str]:
-    """Text for each of `n` candidates, numbered from `first` in their step: 0 gets the task, others a paraphrase."""
+    """The task's text under which each of `n` candidates is drawn.
+
+    Args:
+        texts: paraphrases; candidate k > 0 of a step gets number k - 1, round and round.
+        task: the true text, which candidate 0 gets.
+        first: number of the first of these candidates in its step.
+    """
     return [texts[(k - 1) % len(texts)] if k and texts else task for k in range(first, first + n)]
 
 

@@ -224,7 +224,12 @@ def distinct(candidates: Sequence[Message]) -> Distinct:
 def ranking(
     candidates: Sequence[Message], values: Sequence[float] | None, *, rules: Sequence[tuple[float, ...]] = ()
 ) -> list[int]:
-    """Indices of the candidates, the best first: by rules, then by value; equal ones in order, repetitions last."""
+    """Indices of the candidates, the best first: by value, equal ones in order, repetitions last.
+
+    Args:
+        values: Q, or the share of the posterior or prior; None leaves the order as it is.
+        rules: compared before the values; see `select`.
+    """
     # Reversed, so that the first appearance overwrites the later ones.
     first = {message: index for index, message in reversed(list(enumerate(candidates)))}
 
@@ -256,6 +261,8 @@ def select(
     log prior(a | s_t). Where Q is the same for all, it tells nothing, and the likeliest is taken.
 
     Args:
+        candidates: as they were drawn, repetitions included.
+        q_values: one per candidate.
         prior: of the candidates; None counts their repetitions.
         tau: temperature of Q, at least 0.
         rules: values of each candidate that are compared before Q, the first one first; only

@@ -29,6 +29,9 @@ class QueuedRequest:
     """A request, queued or being served, and the future of its result.
 
     Attributes:
+        cost: in the worker's unit.
+        taken_at: when its batch began; None while it is in the queue.
+        given_up: its caller has left, or its time is up.
         spent: what its slices have cost until now, the running one included.
         origin: the request that it is a part of; None if it is one of its own.
     """

@@ -31,7 +31,12 @@ _REMEMBERED = 65_536
 
 
 class ReadAhead:
-    """One history, with so many characters that are new to the scorer, that is being read ahead until it is stopped."""
+    """One history that is being read ahead, until it is stopped.
+
+    Args:
+        characters: of the history, about as many as are new to the scorer.
+        when_read: called once all of the history has been read, on the device thread.
+    """
 
     def __init__(
         self,
@@ -101,7 +106,12 @@ class _Prepared:
 
 
 class ScoringWorker:
-    """A synchronous scorer, awaited one request at a time and run in micro-batches by a `DeviceWorker`."""
+    """A synchronous scorer, awaited one request at a time and run in micro-batches by a `DeviceWorker`.
+
+    Args:
+        max_batch_tokens: new tokens of one micro-batch, estimated from its texts' length.
+        timeout_s: how long a request may take on the device, waiting included; None: no limit.
+    """
 
     def __init__(
         self,

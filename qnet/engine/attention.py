@@ -242,7 +242,14 @@ def packed_attention(
     scaling: float | None = None,
     **kwargs: Any,
 ) -> tuple[Tensor, None]:
-    """Attention (1, N, H, D) of a packed row under `metadata`; without one, the stock SDPA attention."""
+    """Attention of a packed row under `metadata`; without one, the stock SDPA attention.
+
+    Args:
+        query: (1, H, N, D); key and value: (1, Hkv, N, D), positions already applied.
+
+    Returns:
+        (1, N, H, D) and no weights.
+    """
     if kwargs.get("position_bias") is not None:
         raise NotImplementedError("packed attention knows no position_bias")
     softcap, sinks_H = kwargs.get("softcap"), kwargs.get("s_aux")

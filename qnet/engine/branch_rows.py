@@ -35,7 +35,7 @@ class _Active(threading.local):
     row: "BranchRow | None" = None
 
 
-active = _Active()
+this_thread = _Active()
 
 
 class BranchRow:
@@ -103,11 +103,11 @@ class BranchRow:
     @contextmanager
     def active(self) -> Iterator[None]:
         """Within this, recurrences of this thread read the row by its layout, if it forks."""
-        active.row = self if self.forks else None
+        this_thread.row = self if self.forks else None
         try:
             yield
         finally:
-            active.row = None
+            this_thread.row = None
 
     def scan(self, run: Run, signature: Signature, *args: Any, **kwargs: Any) -> tuple[Any, Any]:
         """A recurrence's outputs at all tokens, and its state behind the stem."""

@@ -179,7 +179,11 @@ def plain_attention(
     softcap: float | None,
     sinks_H: Tensor | None,
 ) -> tuple[Tensor, None]:
-    """Attention of ordinary batches, (B, T, H, D), with softcap or sinks, which torch's kernels do not know."""
+    """Attention of ordinary batches, (B, T, H, D), with softcap or sinks, which torch's kernels do not know.
+
+    Args:
+        mask: true or 0 where a token sees another; None is causal.
+    """
     repeats = query.shape[1] // key.shape[1]
     key, value = (t.repeat_interleave(repeats, dim=1) for t in (key, value))
     scores = query @ key.transpose(2, 3) * (query.shape[-1] ** -0.5 if scaling is None else scaling)

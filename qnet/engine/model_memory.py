@@ -50,7 +50,13 @@ class ScoringMemory:
 def scoring_memory(
     config: PretrainedConfig, *, history: int, tokens_per_forward: int, dtype: torch.dtype, candidates: int = 0
 ) -> ScoringMemory:
-    """Measure scoring behind a history of so many tokens; a hybrid keeps each candidate's state until the next step."""
+    """Measure scoring.
+
+    Args:
+        history: tokens of a history.
+        tokens_per_forward: longest packed row of a forward pass, at the end of a history.
+        candidates: of a step, whose states a hybrid keeps until the next.
+    """
     register()
     with torch.device("meta"):
         trunk: PreTrainedModel = AutoModel.from_config(config, dtype=dtype).eval()

@@ -82,7 +82,12 @@ class PackedModel:
 
     @contextmanager
     def lease(self, histories: Sequence[Salted], fresh_tokens: Sequence[int], *, spare: int) -> Iterator[list[Entry]]:
-        """Entries for these histories less their last `spare` tokens; kept afterwards, or dropped after a failure."""
+        """Entries for these histories, kept afterwards, or dropped after a failure.
+
+        Args:
+            fresh_tokens: what `compute_beginnings` returned for them.
+            spare: how many last tokens are computed again even where they are known.
+        """
         entries: list[Entry] = []
         try:
             for (salt, token_ids), tokens in zip(histories, fresh_tokens, strict=True):

@@ -21,7 +21,7 @@ from torch import Tensor
 from transformers import PreTrainedModel
 from transformers.activations import ACT2FN
 
-from qguide.qnet.engine.branch_rows import active
+from qguide.qnet.engine.branch_rows import this_thread
 
 _CHUNK: Final = 32
 _KIMI_CHUNK: Final = 16
@@ -192,7 +192,7 @@ class _Recurrence:
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         first = next(chain(args, kwargs.values()))
         run = self.own if first.device.type == "cpu" else self.reference
-        if (row := active.row) is None:
+        if (row := this_thread.row) is None:
             return run(*args, **kwargs)
         if self.own is causal_convolution:
             return row.convolve(run, *args, **kwargs)

@@ -247,7 +247,12 @@ class StackedRows:
     def attend(
         self, layer: int, states: tuple[Tensor, Tensor, Tensor], scoring: Scoring, beginnings: PartialAttention | None
     ) -> Tensor:
-        """Attention (T, H, D) of scaled queries (H, T, D) to keys and values (Hkv, T, D), which the stack keeps."""
+        """Attention of the rows, (T, H, D), whose keys and values are written to the stack.
+
+        Args:
+            states: queries, scaled, (H, T, D), keys and values (Hkv, T, D).
+            beginnings: attention of the rows to what several conversations begin with, (T, H, D) and (T, H).
+        """
         query_HTD, key_HTD, value_HTD = states
         self._stack.write(layer, self._place_T + self._places.start, self._new_T, key_HTD, value_HTD)
         places = len(self._bias_SLC)

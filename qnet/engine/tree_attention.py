@@ -191,7 +191,11 @@ _DROPOUTS = ("attention_dropout", "attn_pdrop", "attention_probs_dropout_prob")
 def tree_attention(
     module: nn.Module, query: Tensor, key: Tensor, value: Tensor, attention_mask: BlockMask, **kwargs: Any
 ) -> tuple[Tensor, Tensor | None]:
-    """FlexAttention as transformers calls it, with one data type for queries, keys and values."""
+    """FlexAttention as transformers calls it, with one data type for queries, keys and values.
+
+    Args:
+        query: (B, H, T, D); key and value: (B, Hkv, T, D), positions already applied.
+    """
     # In mixed precision the rotation by float32 angles makes float32 queries and keys beside values
     # in bfloat16, which FlexAttention refuses before torch 2.13.
     attended: tuple[Tensor, Tensor | None] = flex_attention_forward(

@@ -144,7 +144,12 @@ class _Passes:
         use_cache: bool = False,
         again: bool = False,
     ) -> Any:
-        """Run rows of tokens behind a state, `again` in the backward pass if so wanted; the cache that they leave."""
+        """Run rows of a tree's tokens in one pass; returns the cache that it leaves, if it has one.
+
+        Args:
+            state: that of the tokens before all rows.
+            again: compute the pass a second time in the backward pass, instead of keeping it.
+        """
         # Behind a state; without one, a single token takes the same path as many.
         longest = max(max(map(len, rows)), _LEAST_COLUMNS if state else 1)
         ids = [[self.tree.token_ids[i] for i in row] + [0] * (longest - len(row)) for row in rows]

@@ -56,7 +56,7 @@ def view(buffer: KVBuffer, seen: Columns, positions: list[int], window: int) -> 
 def hide_behind(
     buffer: KVBuffer, columns: Columns, positions: list[int], window: int, *, bias_RB: Tensor | None, like: Tensor
 ) -> Tensor:
-    """Bias, 0 or -inf, (rows, columns): -inf behind each row's window, and where `bias_RB` of the last B is."""
+    """Bias, 0 or -inf, (rows, columns): -inf behind each row's window, and where `bias_RB` hides the last B columns."""
     columns_C = torch.cat([buffer.positions_of(some) for some in columns])
     hidden_RC = columns_C <= torch.tensor(positions)[:, None] - window
     bias_RC = like.new_zeros(hidden_RC.shape)

@@ -127,7 +127,14 @@ class JudgeBudget:
         caller: str = "",
         hour: Sequence[_Count] | None = None,
     ) -> None:
-        """Require room for `needed`, `step` of them this step's, beside what was used; an hour's comes back."""
+        """Require that a limit leaves room.
+
+        Args:
+            used: so far; of an hourly limit, by minute.
+            needed: room for this step and for what was set aside before it.
+            step: room for this step alone.
+            hour: the minutes of an hourly limit, whose room comes back with time; None for others.
+        """
         excess = sum(used) + needed - limit
         if not limit or excess <= 0:
             return

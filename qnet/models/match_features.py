@@ -92,7 +92,12 @@ class TokenTurns:
 
 
 def turns_of(token_ids: Sequence[int], action_spans: Sequence[tuple[int, int]]) -> TokenTurns:
-    """The turns of a history up to a candidate; spans are [start, end) of actions with their end-of-turn token."""
+    """The turns of a history that ends where a candidate begins.
+
+    Args:
+        token_ids: of the history, the generation prompt included.
+        action_spans: [start, end) of each assistant message, its end-of-turn token included.
+    """
     starts = [0, *(end for _, end in action_spans)]
     ends = [*(start for start, _ in action_spans), len(token_ids)]
     return TokenTurns(
@@ -105,6 +110,9 @@ def match_features(turns: TokenTurns, candidates: Sequence[Sequence[int]]) -> ND
     """(C, F) features of the candidates that may follow a history, as `MATCH_FEATURES` names them.
 
     All lie between 0 and about 4, most of them being 0 or 1.
+
+    Args:
+        candidates: token ids, end-of-turn token included.
     """
     if not candidates:
         return np.empty((0, len(MATCH_FEATURES)), dtype=np.float32)
@@ -124,7 +132,14 @@ def match_features(turns: TokenTurns, candidates: Sequence[Sequence[int]]) -> ND
 def observed_features(
     history: Sequence[int], action_spans: Sequence[tuple[int, int]], action: Sequence[int], observed: Sequence[int]
 ) -> NDArray[np.float32]:
-    """(1, F) features of an action in the state after it; `observed` includes the next generation prompt."""
+    """(1, F) features of an action in the state after it, where its answer is the last observation.
+
+    Args:
+        history: token ids of the state before it, the generation prompt included.
+        action_spans: of that state's actions.
+        action: token ids, end-of-turn token included.
+        observed: token ids of what follows, the next generation prompt included.
+    """
     span = (len(history), len(history) + len(action))
     turns = turns_of([*history, *action, *observed], [*action_spans, span])
     return match_features(turns, [action])
@@ -246,7 +261,12 @@ def _last_turns(turns: Sequence[Tokens]) -> dict[int, int]:
 
 
 def _pooled(flags_TF: NDArray[np.float32], lengths: Sequence[int]) -> NDArray[np.float32]:
-    """(C, P * F) flags by place, of those of all candidates' tokens and a row of zeros for places without one."""
+    """(C, P * F) flags by place; zeros where a candidate has no such token.
+
+    Args:
+        flags_TF: of the candidates' tokens, one candidate after the other, and a row of zeros.
+        lengths: number of tokens of each candidate.
+    """
     nowhere = len(flags_TF) - 1
     starts = list(accumulate(lengths, initial=0))[:-1]
     places_CP = [

@@ -51,7 +51,8 @@ def split_draws(names: Sequence[str], draws: int, *, known: Mapping[str, PolicyR
     """Candidates of a step that each policy draws, the policy of the first one first.
 
     Each draw is given to the policy whose mean outcome, drawn anew from its posterior, is the
-    highest. So a policy draws as often as it is likely to be the best.
+    highest. So a policy draws as often as it is likely to be the best. One without a record is as
+    likely to be good as to be bad.
     """
     nothing = PolicyRecord()
 

@@ -25,6 +25,7 @@ class UpstreamLimits:
             any failure of the server's; for jobs, which wait rather than fail. None: `retries`.
         longest_wait_s: before a retry; if the upstream asks for a longer wait (with `patience_s`,
             for one longer than that) there is no retry.
+        breaker_failures: in a row, after which nothing is sent for `breaker_open_s`.
     """
 
     timeout_s: float = 60.0

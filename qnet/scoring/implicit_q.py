@@ -48,7 +48,7 @@ class NaiveImplicitScorer(RenderingScorer):
 
 
 class SharedPrefixImplicitScorer(RenderingScorer):
-    """Each model computes what is new to it: histories kept in half of the cache, candidates as one tree."""
+    """Each model computes what is new to it: histories kept, in half of the cache each, candidates as one tree."""
 
     def __init__(
         self,

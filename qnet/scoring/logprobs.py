@@ -33,7 +33,12 @@ from qguide.qnet.types import ScoreResult
 
 @dataclass(frozen=True, slots=True)
 class LogprobReading:
-    """Log-probabilities of one request under one model."""
+    """Log-probabilities of one request under one model.
+
+    Attributes:
+        logprobs: of each distinct candidate's tokens.
+        known: how many of the history's tokens were cached.
+    """
 
     logprobs: list[list[float]]
     known: int

@@ -20,7 +20,7 @@ _SAME: Final = 1e-3  # difference of two answers to one prompt that lower precis
 
 
 class RemoteClassifyScorer(RemoteScorer):
-    """One request to the server, closed with this, for each batch. It does not say what it had cached."""
+    """One request for each batch to a server, which does not say what it had cached, and is closed with the scorer."""
 
     def __init__(self, loaded: RemoteClassifier, server: ClassifyServer, *, max_tokens: int | None = None) -> None:
         context = min(loaded.context, max_tokens or loaded.context)

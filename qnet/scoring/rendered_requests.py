@@ -122,7 +122,11 @@ def request_size(renderer: Renderer, request: ScoreRequest, context: int) -> Req
 def plan_request(
     state: RenderedEpisode, encoded: Sequence[tuple[int, ...]], action_lengths: Sequence[int], cache_salt: str
 ) -> RenderedRequest:
-    """A state and the tokens of each candidate behind it, the first so many an action's, equal ones once."""
+    """A state and the tokens of each candidate behind it, equal ones once.
+
+    Args:
+        action_lengths: number of tokens of the action at each candidate's beginning.
+    """
     # In order, so that the tree's branches lie one after the other.
     length_of = dict(zip(encoded, action_lengths, strict=True))
     distinct = {token_ids: i for i, token_ids in enumerate(sorted(length_of))}

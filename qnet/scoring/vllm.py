@@ -34,7 +34,7 @@ _ROUNDED: Final = 0.1
 
 
 class VllmScorer(RemoteScorer):
-    """One request to vLLM, closed with this, for each batch; the value head in float32 on what it answers.
+    """One request to vLLM for each batch; the value head in float32 on what it answers. The server is closed with it.
 
     vLLM counts cached tokens for the whole server, not for a prompt. So the requests of a batch with one cache salt get
     shares of the count in proportion to their tokens. Where others use the same server, the count is a lower bound.

@@ -72,6 +72,7 @@ def posterior_scores(table: Table, groups: Ints, logits: Floats, tau: float) -> 
 
     Args:
         logits: (g, m) of success.
+        tau: 0 leaves the votes out, and Q chooses alone.
     """
     log_q = -np.logaddexp(0, -logits)
     same = equal(table.results[groups])
@@ -126,6 +127,8 @@ def stopping_figures(
     Args:
         tasks: (g,) of each group.
         among: (g,) true for the groups that count.
+        kept: of each chooser, for each training, the parts that `stopped` returned.
+        unit: of lengths.
     """
     counts = np.bincount(tasks[among])
     weights = (1 / counts[tasks[among]])[:, None, None]

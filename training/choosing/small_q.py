@@ -79,6 +79,8 @@ def train_small_q(
 
     Args:
         credit: (n, k) of each candidate in these groups, as `credits_of` finds it.
+        held_back: groups of other tasks, by which training ends.
+        in_group: read how a candidate stands among the others.
     """
     torch.manual_seed(seed)
     read = _Reader(table, groups, credit, in_group=in_group)

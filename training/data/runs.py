@@ -94,6 +94,8 @@ def open_run(
     """Start a run in `folder`, or resume the one there, and lock the folder during the block.
 
     Args:
+        folder: created if it is missing; no other job can use it until the block ends.
+        config: written to `config.json` by a new run, compared with it by a resumed one.
         may_change: fields and tables that do not change the rows, such as `parallel`; "*" in a
             name stands for anything, as in "upstreams.*.url".
         weights: hashes of the models that the run uses, stored beside the fields of `config`.
@@ -196,7 +198,11 @@ class JsonlWriter:
     """
 
     def __init__(self, path: Path, *, flushes: bool = True) -> None:
-        """Open `path` for appending and remove a last line that a kill cut short."""
+        """Open `path` for appending and remove a last line that a kill cut short.
+
+        Args:
+            flushes: False for a file that a killed job begins again.
+        """
         path.parent.mkdir(parents=True, exist_ok=True)
         self._path = path
         self._flushes = flushes

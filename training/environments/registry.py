@@ -167,6 +167,8 @@ def select_tasks(
 
     Args:
         tasks: tasks in any order; once shuffled, the result depends only on their ids.
+        cut: slice "first:end", counted from 0; either may be left out.
+        limit: maximum number of tasks, spread evenly over the slice.
     """
     if task_ids is not None:
         tasks = _with_ids(tasks, task_ids)

@@ -36,7 +36,11 @@ from qguide.training.trajectory import reply_key
 
 @dataclass(frozen=True, slots=True)
 class Play:
-    """Options of an episode; see `EvaluateConfig`."""
+    """Options of an episode; see `EvaluateConfig`.
+
+    Attributes:
+        sampling: sampling of the candidates; its seed is replaced at every step.
+    """
 
     candidates: int = 5
     sampling: Sampling = field(default_factory=Sampling)
@@ -78,7 +82,12 @@ def random_distinct(play: Play, seed: int, task_id: str) -> Agent:
 
 
 def no_repeat(play: Play, seed: int, task_id: str, *, void_observation: str) -> Agent:
-    """A random one of the distinct candidates, without the actions that have just failed."""
+    """A random one of the distinct candidates, without the actions that have just failed.
+
+    Args:
+        void_observation: the environment's answer to an action that it does not understand; if it
+            is "", no candidate is left out.
+    """
 
     def pick(history: History, drawn: Sequence[Candidate], rng: Random) -> Candidate:
         failed = _failed_actions(history, void_observation)
@@ -167,6 +176,11 @@ def q_guided(
 
     The server's own code makes the decision (`qguide.qnet.decision.decide`); a step whose
     candidates are all the same needs no Q and is not scored.
+
+    Args:
+        trajectory: number of the trajectory of q-guided-n; 0 is the only one of q-guided.
+        explored: share of the steps that take a random one of their candidates.
+        prior: weighed against Q, as a server does with a Q model that has one.
     """
     parts = ("q-guided-n", trajectory) if trajectory else ()
     sampling_at = seeded(play.drawing, seed, task_id, *parts)

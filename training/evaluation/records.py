@@ -87,7 +87,11 @@ VALUING: frozenset[str] = frozenset({"verifier-best-of-n", "q-beam", "lats"})
 
 
 class TrajectoryCost(Row):
-    """One of the trajectories between which a method chose."""
+    """One of the trajectories between which a method chose.
+
+    Attributes:
+        values: Q of its last state; empty if the true reward chose.
+    """
 
     reward: FiniteFloat
     success: bool
@@ -100,6 +104,7 @@ class EpisodeRow(Row):
     """One task played by one method under one seed.
 
     Attributes:
+        seed: None for a deterministic method.
         reward: outcome reward; for a method of several trajectories, that of the chosen one, to
             which `success`, `steps`, `terminated`, `too_long` and `actions` belong too.
         decisions: steps at which the method chose, over all trajectories.
@@ -107,6 +112,7 @@ class EpisodeRow(Row):
         invalid_actions: number of invalid actions, over all trajectories; for q-beam, in the
             chosen one.
         completion_tokens: tokens of all candidates of all trajectories, and of reflections.
+        wall_time_s: the episode's share of the time of policy, scorer and environment.
         trajectories: those between which the method chose; empty for other methods.
         excess_tokens: completion tokens above the budget that the method had.
     """
@@ -141,6 +147,11 @@ class MethodRow(Row):
 
     Attributes:
         success_rate: share of the episodes that succeeded by the environment's own criterion.
+        ci95: Wilson score interval of `success_rate` over tasks.
+        completion_tokens: total over the episodes.
+        wall_time_s: total of the episodes' shares; see `EpisodeRow`.
+        peeks: the method chooses or goes on by the true reward.
+        deterministic: the rows of all seeds have the same episodes.
     """
 
     method: MethodName
@@ -191,6 +202,8 @@ class Comparison(Row):
     Attributes:
         difference: mean reward of `method` minus that of `other`, over tasks and seeds.
         ci95: percentile bootstrap over tasks; a task's seeds stay together.
+        p_value: two-sided sign-flip permutation test of the tasks' mean differences.
+        tasks: number of tasks that both methods played under every seed.
     """
 
     method: MethodName

@@ -60,8 +60,10 @@ class TaskTrials:
     """One task and everything that its trials share.
 
     Attributes:
+        budgets: for each seed, the completion tokens of `budget_of` once it is played.
         budget_of: the guided method whose tokens either best-of-n gets; None if none is played,
             and it draws `trajectories`.
+        trajectories: maximum number of trajectories of either best-of-n, beside that budget.
         paraphrases: of the task; some if a method draws under them.
     """
 

@@ -162,6 +162,7 @@ def step_reward(
 
     Args:
         steps: as they were played; none for the reward of the task itself.
+        parts: of the draws' seeds, beside the game's.
     """
     if options.is_over(steps):
         return StepReward((RolloutEnd(steps[-1].reward, 0, steps[-1].terminated),))

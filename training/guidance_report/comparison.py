@@ -77,7 +77,13 @@ def shadowed_of(columns: Columns) -> tuple[ShadowedQ, ...]:
 def comparisons_of(
     columns: Columns, among: Mask, *, baseline: str | None = None, label: str = "here"
 ) -> tuple[ArmComparison, ...]:
-    """Each arm against the baseline; of two unguided ones no sentence tells what guidance does."""
+    """Each arm against the baseline; of two unguided ones no sentence tells what guidance does.
+
+    Args:
+        baseline: the arm to compare with; None for the control arm if there is one, otherwise for
+            the one with the most episodes.
+        label: where the episodes were played, for the sentences.
+    """
     arms = arms_of(columns, among)
     names = [arm.name for arm in arms]
     if len(arms) < 2 or (baseline is not None and baseline not in names):

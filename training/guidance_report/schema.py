@@ -57,7 +57,11 @@ class ArmComparison(Row):
 
 
 class Bin(Row):
-    """Steps of similar Q."""
+    """Steps of similar Q.
+
+    Attributes:
+        ci95: interval of the mean outcome, over tasks.
+    """
 
     mean_q: float
     mean_outcome: float
@@ -101,6 +105,7 @@ class Agreement(Row):
             model's domain or it did not answer.
         out_of_domain: share of `domain_asked`, the steps at which the Q model's domain was asked,
             that were outside it.
+        followed: share of all steps at which the agent took the chosen candidate.
         q_gain: mean Q of the chosen candidate minus that of the first.
         changed, unchanged: episodes with and without a step at which Q chose another candidate
             than the first. They are not comparable: longer episodes have more such steps.
@@ -128,7 +133,9 @@ class ActionFigures(Row):
     """One action that was taken where the best Q was below a threshold.
 
     Attributes:
+        episodes: with a step at which it was taken.
         raised: share after which the best Q was no longer below the threshold.
+        failed: share that brought no candidate.
         chosen: share at which one of its candidates was chosen; None for `stop`.
         q_before, q_after: mean of the best Q without and with its candidates.
         tokens: mean that it cost, read and generated.
@@ -169,12 +176,14 @@ class TauEstimate(Row):
     """Estimate of what another temperature of the posterior would have changed.
 
     Attributes:
+        tau: None is the vote alone.
         decisions: recorded choices whose candidates have their Q and draws.
         changed: of those, the ones at which it chooses another candidate than was taken.
         known: of those, the ones whose other candidate another episode took in the same state.
         tasks: of those.
         difference: mean over tasks of the mean outcome after its choice minus that after the
             recorded one; None without a known decision.
+        ci95: interval of the difference, over tasks; None with too few of them.
     """
 
     q_model: str
@@ -214,7 +223,9 @@ class RareValue(Row):
 
     Attributes:
         tool: the tool, or the first word of an action in words.
+        argument: its name; "" for an action in words.
         episodes: number that tried it, of which `successes` succeeded.
+        offered: steps with a candidate that has it.
     """
 
     tool: str
@@ -264,7 +275,11 @@ class EnvironmentReport(Row):
 
 
 class TrialArm(Row):
-    """Episodes of a trial that were played in one way; outcomes are cut to 0 and 1."""
+    """Episodes of a trial that were played in one way; outcomes are cut to 0 and 1.
+
+    Attributes:
+        tokens: mean completion tokens of an episode.
+    """
 
     episodes: int
     mean: float

@@ -49,6 +49,8 @@ def fit_domain(states: Iterable[tuple[str, History]], *, salt: str = "", least: 
 
     Args:
         states: iterated twice; only those that are read are held.
+        salt: of the words' hashes, in hex.
+        least: limit of both shares where held-back states keep a smaller one.
     """
     count = sum(1 for _ in states)
     spread = islice(states, 0, None, 1 + count // _MOST_STATES)

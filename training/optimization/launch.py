@@ -187,7 +187,13 @@ class Assignment(Generic[Item]):
 def assign(
     items: Sequence[Item], *, size: Callable[[Item], int], rank: int, ranks: int, even: bool = False
 ) -> Assignment[Item]:
-    """Part of a step that the process with this rank computes."""
+    """Part of a step that the process with this rank computes.
+
+    Args:
+        items: all micro-batches of the step, the same in all processes.
+        size: an item's size; all processes get about the same total.
+        even: give all processes the same number of passes, as FSDP needs it.
+    """
     sizes = [size(item) for item in items]
     parts = partition(sizes, parts=ranks)
     passes = max(map(len, parts)) if even else 0

@@ -36,6 +36,7 @@ def pack_groups(
             path from the start; the candidates of one state stay together.
         read_at: where Q is read. After observations, states with a single candidate are labelled
             too, because the value is that of the state that was reached, not of a choice.
+        framing: add the observation after each candidate, for `observed` and `outcomes`.
     """
     packed: list[PackedTree] = []
     for decision in decisions_of(row) if read_at == "observation" else choices_of(row):

@@ -165,6 +165,8 @@ class PackedTree(TokenTrie):
 
         Args:
             end: index of the action's last token.
+            answer: tokens of the answer, the chat template's included.
+            framing: number of the chat template's tokens at either end.
         """
         indices = self.extend(end, answer)
         said = range(framing.front, len(answer) - framing.back)
@@ -190,6 +192,7 @@ def sibling_pairs(places: Iterable[tuple[int, QPlace]], *, min_label_margin: flo
 
     Args:
         places: (parent id, place) of every labelled action of a tree.
+        min_label_margin: smallest difference between labels that makes a pair.
     """
     families: dict[int, list[QPlace]] = defaultdict(list)
     for parent, place in places:
@@ -221,8 +224,11 @@ def pack_tree(
 
     Args:
         max_length: longest path in tokens; longer ones are left out.
+        unbranched_suffixes: keep the actions after a path's last branching.
         max_tokens: size of a packed row; siblings in different rows do not form pairs.
+        with_features: add the match features of every action.
         read_at: where Q is read; after observations, only that position has the label.
+        framing: add `observed` and `outcomes`, with the observation after each leaf.
     """
     packed: list[PackedTree] = []
     places: list[list[_Labelled]] = []

@@ -63,6 +63,8 @@ class TrainedTrunk:
     """A trunk's share in the memory of a step.
 
     Attributes:
+        parameters: number of its parameters, those of all experts.
+        trained: number of those that are trained, or of its adapters.
         kept: bytes per token that autograd keeps of the layer that keeps most.
         layer_input: bytes per token of the inputs of all layers.
     """

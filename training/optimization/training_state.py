@@ -82,7 +82,7 @@ class TrainingState:
     def _require_processes(self, saved: Path, progress: Mapping[str, int]) -> None:
         """Refuse another number of processes, some of which would lack random generators."""
         now = self._accelerator.num_processes
-        before = progress["num_processes"]
+        before = progress.get("num_processes", now)  # which version 0.1.0 did not save
         if before != now:
             raise ConfigError(
                 f"{saved} was saved by {before} processes, but this training has {now}; resume "

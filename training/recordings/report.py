@@ -31,6 +31,9 @@ class ImportReport(Row):
         states: distinct states in which an action was taken.
         branching_states: states with at least two different actions; they hold a sibling group.
         differing_groups: sibling groups whose actions have different best outcomes.
+        repeated_episodes: episodes equal to another one.
+        contained_episodes: episodes that another one continues.
+        disagreeing_episodes: groups of equal episodes with different rewards.
         uncertain_states: states in which one action had different observations.
     """
 

@@ -55,8 +55,12 @@ def run_rollouts(
     Args:
         tasks: (name, task) pairs, taken one by one as others finish. The name is the session of
             all hosted requests that the task makes.
+        environment_threads: number of environment calls that run in parallel; 0 runs them inline,
+            which is right for engines that take microseconds.
         on_failure: called with a task's name and the `QGuideError` that it raised; the other tasks
             continue. Any other exception is a bug and ends the run.
+        on_usage: called with a task's name and the usage of its hosted requests once it has ended
+            for any reason.
     """
     if parallel < 1:
         raise ConfigError(f"parallel is {parallel}; set it to 1 or more")

@@ -241,7 +241,12 @@ def fitted_prior_of(name: str) -> PriorSection | None:
 
 
 def prior_in_use(name: str, selection: SelectionName | None, tau: float | None) -> PriorSection | None:
-    """The prior beside the Q model of that name; None for the argmax of Q."""
+    """The prior beside the Q model of that name; None for the argmax of Q.
+
+    Args:
+        selection: None is what a server does: the posterior that was fitted with the model, if one was.
+        tau: in place of the fitted one.
+    """
     fitted = fitted_prior_of(name) if name and selection != "argmax" else None
     if selection == "posterior" or tau is not None:
         fitted = fitted or PriorSection(tau=DEFAULT_TAU)

@@ -16,6 +16,7 @@ class UpstreamUsage(Row):
     """Tokens and cost of requests to upstreams, as the upstreams count them.
 
     Attributes:
+        prompt_tokens: tokens read, the cached ones included.
         cost: in the currency of the prices; None if no prices are given.
     """
 

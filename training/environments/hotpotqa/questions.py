@@ -30,6 +30,7 @@ class Question:
     """One question.
 
     Attributes:
+        kind: "bridge" or "comparison", and the level: easy, medium or hard.
         supporting: titles of the paragraphs that hold the answer, in the order of their facts.
     """
 

@@ -24,6 +24,7 @@ class SqlTask:
         id: "DATABASE/NUMBER".
         database: name of the database, as queries may write it before a table's.
         gold: the query whose result is the answer.
+        hardness: Spider's class of `gold`: easy, medium, hard or extra.
         tables: columns of each table, as the benchmark tells them to an agent.
     """
 

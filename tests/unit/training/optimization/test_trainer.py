@@ -267,6 +267,14 @@ def test_a_saved_state_is_not_resumed_by_another_number_of_processes(tmp_path: P
         train(tmp_path)
 
 
+def test_a_state_of_before_that_does_not_tell_its_processes_is_resumed(tmp_path: Path) -> None:
+    whole, broken = train(tmp_path / "whole"), tmp_path / "broken"
+    train(broken, steps=STEPS[:2])
+    [told] = broken.glob("state-*/progress.json")
+    told.write_text(json.dumps({name: value for name, value in json.loads(told.read_text()).items() if "step" in name}))
+    assert torch.equal(weights_of(train(broken)), weights_of(whole))
+
+
 @pytest.mark.alone
 def test_processes_are_not_forked_where_a_gpu_would_be_taken(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
