@@ -1,4 +1,5 @@
 from dataclasses import replace
+from functools import cache
 from random import Random
 
 import numpy as np
@@ -8,7 +9,7 @@ from qguide.qnet.features.hashing import Hasher
 from qguide.qnet.types import History, Message
 from qguide.training.learning.advantage import PENALTIES, Options, fit, steps_of, trace_returns
 from qguide.training.learning.episodes import HeldBack, LearnedEpisode, folds_of
-from qguide.training.learning.learner import judged_by, learn
+from qguide.training.learning.learner import Learned, judged_by, learn
 from qguide.training.licence.evidence import evidence_of
 from qguide.training.licence.verdict import licence_of
 from qguide.training.trajectory import Drawn
@@ -44,9 +45,15 @@ def episodes(count: int, seed: int = 0) -> list[LearnedEpisode]:
     return found
 
 
+@cache
+def learned_of_120() -> Learned:
+    """The whole of what 120 episodes teach, for several tests."""
+    return learn(episodes(120), Options(), Hasher(b"salt"))
+
+
 @pytest.mark.parametrize(("thing", "drawer"), [("ring", "red"), ("coin", "blue")])
 def test_what_led_to_success_is_learned_for_tasks_that_were_not_recorded(thing: str, drawer: str) -> None:
-    model = learn(episodes(120), Options(), Hasher(b"salt")).model
+    model = learned_of_120().model
     state = (Message("user", f"Find the {thing} of a new guest."),)
 
     q_values = model.q_values(state, tuple(map(opened, DRAWERS)))
@@ -56,7 +63,7 @@ def test_what_led_to_success_is_learned_for_tasks_that_were_not_recorded(thing: 
 
 def test_q_is_on_the_scale_of_the_outcomes() -> None:
     recorded = episodes(120)
-    model = learn(recorded, Options(), Hasher(b"salt")).model
+    model = learned_of_120().model
 
     means = [np.mean(model.q_values(e.states[0], tuple(map(opened, DRAWERS)))) for e in recorded]
 
@@ -222,7 +229,7 @@ def test_draws_weigh_by_the_propensity_of_a_random_choice() -> None:
 def test_the_penalty_is_chosen_by_what_held_back_tasks_earned() -> None:
     recorded = episodes(120)
 
-    chosen = learn(recorded, Options(), Hasher(b"salt")).credit.correlation
+    chosen = learned_of_120().credit.correlation
     fixed = [learn(recorded, Options(alpha=alpha), Hasher(b"salt")).credit.correlation for alpha in PENALTIES]
 
     assert chosen == pytest.approx(max(fixed), abs=0.05)
