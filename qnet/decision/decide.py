@@ -243,7 +243,11 @@ class _Step:
         self._unguided = reason
 
     def decision(self, actions: ThresholdActions | None = None) -> Decision:
-        """The choice among what was drawn, by actions of the threshold, too."""
+        """The choice among what was drawn.
+
+        Args:
+            actions: those of the threshold; None if there is none, or no Q to compare with it.
+        """
         q_values = self._q_values()
         own = self.candidates[: actions.own] if actions else self.candidates
         prior = self._prior()

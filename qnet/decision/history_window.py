@@ -82,7 +82,14 @@ def requests_in(history: History) -> tuple[int, ...]:
 def left_out_exchanges(
     tokens: Sequence[int], *, task: int, requests: Sequence[int], room: int
 ) -> tuple[int, ...] | None:
-    """Numbers of the exchanges that a window of `room` tokens leaves out, never the first `task`; None if none fits."""
+    """Numbers of the exchanges that a window leaves out; None if no window fits.
+
+    Args:
+        tokens: of each exchange.
+        task: number of exchanges at the beginning that are always kept.
+        requests: see `requests_in`.
+        room: most tokens of a window.
+    """
     room -= sum(tokens[:task])
     start, used = task, 0
     kept: tuple[int, ...] = ()

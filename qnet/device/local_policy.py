@@ -113,7 +113,11 @@ class LocalPolicy:
         return [self._candidates(one.draws, n=one.request.n, prompt_tokens=len(one.token_ids)) for one in asked]
 
     def _draw(self, wave: Sequence["_Job"], asked: Sequence["_Asked"], read: Counter[int]) -> Slices[int]:
-        """Fill in the draws of a wave, and add what is `read` for each; how many history tokens had to be computed."""
+        """Fill in the draws of a wave; how many history tokens had to be computed.
+
+        Args:
+            read: history tokens that were computed for each of `asked`; added to.
+        """
         passes = draw_passes(self._packed, [job for job, _ in wave], self._stop)
         try:
             batch = next(passes)

@@ -105,7 +105,13 @@ class SegmentGroup:
         return [position for segment in self.segments for position in segment.positions]
 
     def chunks(self, like: Tensor, *, only_read: bool, window: int | None, partly: Columns) -> list[Chunk]:
-        """Its rows in chunks, behind a window also of the columns `partly`, which only some of them see."""
+        """Its rows in chunks.
+
+        Args:
+            only_read: leave out the rows whose outputs are not read.
+            window: hide what is so far from a row.
+            partly: columns before its own that lie behind some rows' windows.
+        """
         at_once = _ROWS_AT_ONCE.get(like.device.type, _ROWS_ELSEWHERE)
         found = []
         for segment in self.segments:

@@ -233,7 +233,12 @@ class FullSequenceModel(Generic[Found]):
     def _read(
         self, request: Continuations, end: int, before: RecurrentState | None, tails: Sequence[list[int]] = ()
     ) -> tuple[RecurrentState, Sequence[Tensor]]:
-        """The state behind a history up to `end`, which is kept, and outputs (A, …) at continuations in that row."""
+        """Compute a history up to one of its tokens, and keep the state behind it.
+
+        Returns:
+            The state, and the outputs (A, …) at continuations in the same row: those of a trunk
+            at their last tokens alone.
+        """
         known, history = before.length if before else 0, request.history[:end]
         device, options = self._model.device, dict[str, Any]()
         row = BranchRow(end - known, [len(tail) for tail in tails], known, device)

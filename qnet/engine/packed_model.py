@@ -289,7 +289,11 @@ class PackedModel:
 
     @torch.inference_mode()
     def _probe(self, trunk: PreTrainedModel, *, every: int = 1) -> float:
-        """Distance of packed outputs from ordinary ones at `every` so many tokens, relative to the largest."""
+        """Distance of packed outputs from ordinary ones, relative to the largest.
+
+        Args:
+            every: reads the first of so many tokens.
+        """
         length = min(_PROBE_TOKENS, self.context)
         # All different, so that outputs of a wrong place show.
         tokens = [(7 * i + 1) % int(trunk.config.vocab_size) for i in range(length)]

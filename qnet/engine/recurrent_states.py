@@ -94,7 +94,11 @@ class RecurrentState:
     def of(
         cls, cache: Any, last: Tensor, length: int, before: "RecurrentState | None", branches: Branches | None = None
     ) -> "RecurrentState":
-        """Take over a cache of transformers after a pass that went on from `before`, and its branches' part of it."""
+        """Take over a cache of transformers after a forward pass, which went on from `before`.
+
+        Args:
+            branches: that were read in the same row; their keys and values are added here.
+        """
         layers = attention_layers(cache)
         if branches is not None:
             branches.attended.extend((one.keys, one.values) for one in layers)

@@ -129,7 +129,18 @@ class Judge:
         return self._prompt.size(request, ranks=self.ranks, context=self.context)
 
     async def score(self, request: ScoreRequest) -> ScoreResult:
-        """Q of each candidate, in [0, 1]; equal candidates are judged once."""
+        """Q of each candidate, in [0, 1]; equal candidates are judged once.
+
+        Raises:
+            HistoryTooLongError: the conversation exceeds the settings' context, or the upstream
+                says that it exceeds its own.
+            InvalidCandidatesError: there are no candidates, a single one to rank, or observations.
+            JudgeAnswerError: an answer holds no score.
+            JudgeBudgetError: the step would exceed a limit of the settings.
+            JudgeBusyError: the upstream takes no more requests now.
+            JudgeRefusedError: the upstream says that the question is wrong.
+            UpstreamError: the upstream failed, was silent or is unreachable.
+        """
         unique = distinct(request.candidates)
         self._require_judgeable(request, len(unique.messages))
         self._require_fit(replace(request, candidates=unique.messages))

@@ -76,6 +76,9 @@ def save_ensemble(
     """Copy Q models into one checkpoint that scores by their mean.
 
     Args:
+        directory: the folder to write; it must not exist.
+        members: at least two: QNets, implicit Qs and Q models without a network. Networks read all
+            before the observation, or all after it.
         spreads: of each member's values between the candidates of a state; None takes the values as
             they are, of members of one kind that were trained on one kind of label.
     """

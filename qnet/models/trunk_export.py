@@ -132,7 +132,11 @@ def _weights(directory: Path, manifest: Manifest) -> Iterator[tuple[str, str, Te
 
 
 def write_weights(directory: Path, manifest: Manifest, output: Path, renamed: Mapping[str, str]) -> torch.dtype:
-    """Write the weights whose names begin as `renamed` says, and so rename them, file by file; returns their type."""
+    """Write some of a checkpoint's weights, file by file; returns their type.
+
+    Args:
+        renamed: the beginning of each wanted weight's name, and what takes its place.
+    """
     weight_map: dict[str, str] = {}
     shard: dict[str, Tensor] = {}
     total, dtype, current = 0, torch.float32, ""

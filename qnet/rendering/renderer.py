@@ -144,7 +144,11 @@ class Renderer:
         return self.encode_state(history, most_tokens=most_tokens).token_ids
 
     def encode_state(self, history: History, *, most_tokens: int | None = None) -> RenderedEpisode:
-        """The result of `encode_history`, and the places of its actions; a surely longer history is refused."""
+        """The result of `encode_history`, and the places of its actions.
+
+        Args:
+            most_tokens: a history that is so long that it surely has more is not tokenized.
+        """
         return self._join(self._exchanges(history, most_tokens), state=True)
 
     def exchange_tokens(self, history: History) -> list[int]:

@@ -24,7 +24,7 @@ from qguide.qnet.work import NOTHING, total_of
 
 
 class EnsembleScorer(CachingScorer):
-    """Scores with one member after the other, each with the histories that it keeps, times its scale."""
+    """The mean of its members' scaled values; they score one after the other, each with the histories that it keeps."""
 
     def __init__(self, name: str, members: Sequence[CachingScorer], scales: Sequence[float]) -> None:
         self.name = name

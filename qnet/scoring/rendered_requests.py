@@ -234,7 +234,13 @@ def request_renderer(
 def results_of(
     requests: Sequence[RenderedRequest], q_values: Sequence[float], computed: Sequence[int], cached: Sequence[int]
 ) -> list[ScoreResult]:
-    """Result of each request, by Q of all requests' distinct candidates, one after the other, and its tokens."""
+    """Result of each request.
+
+    Args:
+        q_values: of all requests' distinct candidates, one after the other.
+        computed: tokens of each request that went through the trunk.
+        cached: its tokens that were known.
+    """
     results, start = list[ScoreResult](), 0
     for request, fresh, known in zip(requests, computed, cached, strict=True):
         results.append(ScoreResult(tuple(q_values[start + i] for i in request.index), fresh, known))

@@ -183,10 +183,18 @@ def _block(
 
 
 def _blocks(ends: list[int], tokens: range, seen: Columns, start: int) -> Iterator[tuple[range, Columns]]:
-    """Blocks of branches that follow one token, none both large and branched, each with the columns that all of it see.
+    """Branches that follow one token, cut so that no block is both large and branched.
 
     Small branches side by side share a block. A large one is cut at its first fork: the tokens
     before it are a block, which the blocks after it see.
+
+    Args:
+        tokens: the branches', one after the other.
+        seen: columns that all of them see.
+        start: the column of the tree's first token.
+
+    Yields:
+        The tokens of a block, and the columns that all of them see.
     """
     block = range(tokens.start, tokens.start)
     while block.stop < tokens.stop:

@@ -112,12 +112,12 @@ class _HostedDraws:
 
 async def _hosted_draws(both: tuple[JobPolicy, JobPolicy], stack: AsyncExitStack) -> _HostedDraws:
     """The draws of two policies, or of one twice, which are connected until the stack is closed."""
-    draws: dict[object, Draw] = {}
-    for policy in dict.fromkeys(both):
-        if isinstance(policy, HostedPolicy):
-            draws[policy] = await stack.enter_async_context(policy.connected())
+    draws: dict[int, Draw] = {}  # by identity: a policy of one's own may have no hash
+    for policy in both:
+        if isinstance(policy, HostedPolicy) and id(policy) not in draws:
+            draws[id(policy)] = await stack.enter_async_context(policy.connected())
     own = next((policy for policy in both if not isinstance(policy, HostedPolicy)), None)
-    return _HostedDraws(draws.get(both[0]), draws.get(both[1]), own)
+    return _HostedDraws(draws.get(id(both[0])), draws.get(id(both[1])), own)
 
 
 class _HostedDriver(Driver[T]):
