@@ -4,7 +4,6 @@ import asyncio
 import errno
 import json
 import os
-import resource
 import stat
 import subprocess
 from collections.abc import Callable, Iterator, Sequence
@@ -29,6 +28,7 @@ from qguide.server.episodes.state import Offer, Outcome, ServedEpisode
 from qguide.server.episodes.store import MemoryEpisodeStore
 from qguide.server.observability.metrics import Metrics
 from qguide.server.redis.client import RedisLink
+from tests.support.full_disk import files_end_at
 from tests.support.redis_server import RedisServer, require_redis
 from tests.unit.server.conftest import FAKES
 
@@ -86,17 +86,6 @@ async def step(episodes: Episodes, episode_id: str = "e", other: str = "stay") -
     q_values = {"go": 0.5, other: 0.25}
     offer = Offer(at=1, q_values=q_values, chosen="go", q_model="q@0")
     await episodes.end_step(episode_id, history, offer)
-
-
-@contextmanager
-def files_end_at(size: int) -> Iterator[None]:
-    """As on a disk that is full: a larger file is written in part, and then no more."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (size, hard))
-    try:
-        yield
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
 
 
 def test_half_a_line_is_taken_back(tmp_path: Path) -> None:

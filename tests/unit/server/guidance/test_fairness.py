@@ -17,7 +17,6 @@ from qguide.qnet.device.local_policy import LocalPolicy
 from qguide.qnet.engine.attention import PackedSegment
 from qguide.qnet.engine.packed_model import PackedModel
 from qguide.qnet.policies.scripted import ScriptedPolicy
-from qguide.qnet.scoring.scripted import ScriptedScorer
 from qguide.qnet.scoring.value_head import SharedPrefixScorer
 from qguide.qnet.sliced_scorer import CachingScorer
 from qguide.qnet.types import Message, Sampling, ScoreRequest, ScoreResult
@@ -29,29 +28,13 @@ from qguide.server.observability.request_context import open_account
 from qguide.server.q_models.registry import Models, QModels
 from qguide.server.q_models.served import MeteredPolicy, Runtime, ServedPolicy
 from qguide.server.q_models.threaded import QModel, ScorerSource
+from tests.support.gated_scorer import GatedScorer
 from tests.support.queues import until_waiting
 from tests.support.tiny_models import CONTEXT, WORDS, policy_model, q_model
 from tests.unit.server.conftest import FAKES
 
 HISTORY = (Message("user", " ".join(WORDS * 4)),)
 HOT = Sampling(temperature=1.0, max_tokens=100, seed=1)
-
-
-class Gate(ScriptedScorer):
-    """Scores while its gate is open; remembers what was said in each history, in order."""
-
-    def __init__(self) -> None:
-        super().__init__({})
-        self.gate = threading.Event()
-        self.entered = threading.Event()
-        self.order: list[str] = []
-
-    def score(self, requests: Sequence[ScoreRequest]) -> list[ScoreResult]:
-        """Wait for the gate, then score."""
-        self.order += [request.history[0].content for request in requests]
-        self.entered.set()
-        assert self.gate.wait(30)
-        return super().score(requests)
 
 
 class GatedPasses:
@@ -104,7 +87,7 @@ def item(text: str) -> dict[str, Any]:
 async def test_a_keys_batch_keeps_no_other_key_waiting_to_its_end(tmp_path: Path) -> None:
     file = tmp_path / "keys.json"
     ada, bob = ({"X-API-Key": create_key(file, name)} for name in ("ada", "bob"))
-    scorer = Gate()
+    scorer = GatedScorer()
     models = models_of(scorer, max_batch=1)
     async with serving(models, file) as client:
         body = {"items": [item(f"ada {n}") for n in range(6)]}
@@ -116,13 +99,13 @@ async def test_a_keys_batch_keeps_no_other_key_waiting_to_its_end(tmp_path: Path
         scorer.gate.set()
         answers = await asyncio.gather(batch, one)
     assert [answer.status_code for answer in answers] == [200, 200]
-    assert scorer.order == ["ada 0", "bob", *(f"ada {n}" for n in range(1, 6))]
+    assert scorer.asked == ["ada 0", "bob", *(f"ada {n}" for n in range(1, 6))]
 
 
 async def test_a_key_that_fills_the_queue_closes_it_to_no_other_key(tmp_path: Path) -> None:
     file = tmp_path / "keys.json"
     ada, bob = ({"X-API-Key": create_key(file, name)} for name in ("ada", "bob"))
-    scorer = Gate()
+    scorer = GatedScorer()
     models = models_of(scorer, max_batch=1, max_waiting=4)
     async with serving(models, file) as client:
         running = asyncio.create_task(client.post("/v1/score", json=item("ada"), headers=ada))
@@ -181,7 +164,7 @@ async def test_draws_give_way_to_a_score_between_two_tokens(monkeypatch: pytest.
     ada, bob = ({"X-API-Key": create_key(file, name)} for name in ("ada", "bob"))
     passes_before: list[int] = []
 
-    class Noting(Gate):
+    class Noting(GatedScorer):
         def score(self, requests: Sequence[ScoreRequest]) -> list[ScoreResult]:
             passes_before.append(passes.passes)
             return super().score(requests)
@@ -203,7 +186,7 @@ async def test_draws_give_way_to_a_score_between_two_tokens(monkeypatch: pytest.
         assert await asyncio.to_thread(passes.entered.wait, 30)
         one = asyncio.create_task(client.post("/v1/score", json=item("bob"), headers=bob))
         await until_waiting(models.runtime.thread, 1)
-        assert not scorer.order
+        assert not scorer.asked
         passes.gate.set()
         assert (await one).status_code == 200
         assert passes_before[0] <= 5  # not all of the tokens that were still to be drawn

@@ -1,6 +1,5 @@
 """Every error has one shape, a code for programs and a remedy for people."""
 
-import threading
 from collections.abc import Sequence
 from time import monotonic, sleep
 from typing import Any
@@ -27,6 +26,7 @@ from qguide.server.http.error_table import TABLE
 from qguide.server.q_models.build import build_runtime
 from qguide.server.q_models.registry import Models
 from qguide.server.settings.settings import Settings
+from tests.support.gated_scorer import GatedScorer
 from tests.unit.server.conftest import FAKES, Serve, models_of
 
 USER = {"role": "user", "content": "look"}
@@ -50,19 +50,6 @@ class BrokenScorer(ScriptedScorer):
     def score(self, requests: Sequence[ScoreRequest]) -> list[ScoreResult]:
         """Fail."""
         raise ZeroDivisionError("the secret of " + requests[0].history[0].content)
-
-
-class StuckScorer(ScriptedScorer):
-    """Answers when it is let go."""
-
-    def __init__(self) -> None:
-        super().__init__({})
-        self.go = threading.Event()
-
-    def score(self, requests: Sequence[ScoreRequest]) -> list[ScoreResult]:
-        """Wait, then score."""
-        self.go.wait(30)
-        return super().score(requests)
 
 
 def served(scorer: ScriptedScorer, thread: DeviceThread | None = None) -> Any:
@@ -313,12 +300,12 @@ def test_a_lost_device_is_a_dead_one(serve: Serve, monkeypatch: pytest.MonkeyPat
 
 
 def test_a_decision_that_takes_too_long_is_503(serve: Serve) -> None:
-    scorer = StuckScorer()
+    scorer = GatedScorer()
     client = serve(FAKES.model_copy(update={"timeout_s": 3.0}), served(scorer))
     try:
         response = act(client, [USER])
     finally:
-        scorer.go.set()
+        scorer.gate.set()
     assert response.status_code == 503
     error = response.json()["error"]
     assert error["code"] == "deadline_exceeded"
@@ -328,14 +315,14 @@ def test_a_decision_that_takes_too_long_is_503(serve: Serve) -> None:
 
 @pytest.mark.parametrize("wanted_s", ["0.05", "30"])
 def test_a_caller_may_want_an_answer_sooner_but_not_later(serve: Serve, wanted_s: str) -> None:
-    scorer = StuckScorer()
+    scorer = GatedScorer()
     client = serve(FAKES.model_copy(update={"timeout_s": 0.1}), served(scorer))
     body = {"messages": [USER], "candidates": ["a", "b"]}
     headers = {"X-QGuide-Timeout-S": wanted_s}
     try:
         response = client.post("/v1/score", json=body, headers=headers)
     finally:
-        scorer.go.set()
+        scorer.gate.set()
     assert (response.status_code, response.headers["retry-after"]) == (503, "1")
     said = f"no answer within {min(float(wanted_s), 0.1)} s, candidates were still being scored"
     assert said in response.json()["error"]["message"]

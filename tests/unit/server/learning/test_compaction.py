@@ -16,7 +16,8 @@ from qguide.server.learning.ledger import LEDGER
 from qguide.server.learning.lines import EpisodeLine, FitLine, SilentLine, SpentLine
 from qguide.server.learning.parameters import Rules
 from qguide.server.learning.progress import state_in
-from tests.unit.server.learning.test_ledger import files_end_at, line
+from tests.support.full_disk import files_end_at
+from tests.unit.server.learning.test_ledger import line
 
 RULES = Rules(every=10)
 

@@ -1,10 +1,7 @@
 """The ledger of learning: what a crash, a full disk or a second writer does to it."""
 
-import resource
 import subprocess
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -14,6 +11,7 @@ from qguide.server.learning.group import Group
 from qguide.server.learning.ledger import LEDGER, Ledger
 from qguide.server.learning.lines import EpisodeLine, FitLine
 from qguide.server.learning.parameters import Rules
+from tests.support.full_disk import files_end_at
 
 UNGUIDED = LearningArm(trial=0, guided=False, share=0.0)
 
@@ -35,17 +33,6 @@ def written(ledger: Ledger, *names: str) -> None:
         list(ledger.new())
         for name in names:
             ledger.append(line(name))
-
-
-@contextmanager
-def files_end_at(size: int) -> Iterator[None]:
-    """As on a disk that is full: a larger file is written in part, and then no more."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (size, hard))
-    try:
-        yield
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
 
 
 def test_replicas_follow_each_other(tmp_path: Path) -> None:

@@ -4,7 +4,6 @@ import errno
 import io
 import json
 import re
-import resource
 from pathlib import Path
 
 import pytest
@@ -21,6 +20,7 @@ from qguide.training.data.trajectories import read_trajectories
 from qguide.training.jobs.import_episodes import ImportConfig, run_import
 from qguide.training.jobs.pairs import PairsConfig, run_pairs
 from qguide.training.optimization.packed_replies import reply_path
+from tests.support.full_disk import files_end_at
 from tests.support.recorded_episodes import (
     DESK,
     DESK_AGAIN,
@@ -252,13 +252,8 @@ def test_after_a_full_disk_other_options_can_be_chosen(tmp_path: Path) -> None:
     row["messages"][1]["content"] = "x" * 100_000
     source, quiet = write(tmp_path, [row]), Console(file=io.StringIO())
     config = ImportConfig(source=source, output=tmp_path / "out")
-    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (50_000, limits[1]))
-    try:
-        with pytest.raises(OSError, match=rf"\[Errno {errno.EFBIG}\]"):
-            run_import(config, console=quiet)
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    with files_end_at(50_000), pytest.raises(OSError, match=rf"\[Errno {errno.EFBIG}\]"):
+        run_import(config, console=quiet)
     assert not list((tmp_path / "out").rglob("rows.*"))
     assert run_import(config.model_copy(update={"skip_bad": True}), console=quiet).episodes == 1
 
