@@ -80,9 +80,7 @@ def create_app(
     """Create the application; models are loaded at startup, not here.
 
     Args:
-        build: loads the models; tests pass their own.
         vllm: the vLLM child process of this server; readiness is red while it is lost.
-        games: games for the playground's race; None if there are none.
     """
     app = _Application(
         title="QGuide",

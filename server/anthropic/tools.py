@@ -12,11 +12,7 @@ _CALLERS: Final = ("bash_", "text_editor_", "computer_", "memory_")
 
 
 def _chosen(by: str, choices: str, fields: Json, *also: str) -> Json:
-    """Schema of a tool whose field `by` says what it does.
-
-    Args:
-        also: fields that every choice needs.
-    """
+    """Schema of a tool whose field `by` says what it does."""
     chooser = {by: {"type": "string", "enum": choices.split()}}
     return {"type": "object", "properties": chooser | fields, "required": [by, *also]}
 

@@ -44,9 +44,7 @@ class TranslatedMessages:
     """A request as a chat completion, and what its answer depends on.
 
     Attributes:
-        stop_sequences: texts that end a candidate.
         thinks: the caller wants the upstream's thoughts as blocks.
-        warnings: what could not be passed on, and why.
         toolsets: names of the toolsets whose tools may be called.
     """
 

@@ -45,23 +45,12 @@ class FakeUpstream:
     `qguide.server.chat.fake_replies`.
 
     Attributes:
-        replies: the script.
         calls: function names and arguments, the script where the request has tools; without it
             the tools are called in turn with arguments made from their schemas.
-        fault: the fault to inject.
-        faults_after: number of requests to serve before the first fault.
         faults_left: number of faults left to inject; None is unlimited.
-        delay_s: time that every answer takes.
-        delays_s: time of the first answers, in its place.
         together: number of first requests that are answered only once all of them have arrived.
         asked: bodies of the requests so far, oldest first, but for how they are to be sent.
-        streamed: number of requests that asked for a stream.
         keys: their Authorization, x-api-key or x-goog-api-key headers.
-        sessions: their X-Session-ID headers.
-        traces: their traceparent headers.
-        betas: their anthropic-beta headers.
-        in_flight: number of requests that wait for an answer.
-        most_in_flight: the largest number of them so far.
     """
 
     replies: Sequence[str] = DEFAULT_REPLIES

@@ -200,7 +200,6 @@ class JudgeReply:
     """The answer to a judge's question.
 
     Attributes:
-        text: a digit, a list of numbers, or an object of verdicts by criteria.
         probabilities: of the digits that a score lies between; empty for the others.
     """
 

@@ -26,8 +26,7 @@ from qguide.server.own_bodies.schemas import NOT_EMPTY, WHOLE, Integer, ListOf, 
 from qguide.server.q_models.served import ServedPolicy
 from qguide.server.settings.allowed_parameters import chat_parameters
 
-_OF_TEXTS: Final = ("echo", "logprobs", "suffix")
-"""Parameters that a chat has nothing for."""
+_OF_TEXTS: Final = ("echo", "logprobs", "suffix")  # parameters that a chat has nothing for
 _UNGUIDED: Final = "where it is set, the upstream's own completions answer, unguided"
 _Count = Annotated[int, Field(ge=0), WHOLE]
 _PASSED_ON: Final = ("created", "model", "usage", "qguide", "system_fingerprint")
@@ -120,14 +119,7 @@ def to_chat_requests(body: CompletionRequest) -> list[ChatCompletionRequest]:
 
 
 def text_request(body: CompletionRequest, policy: ServedPolicy, named: Collection[str]) -> Json:
-    """The request to an upstream's own completions.
-
-    Args:
-        named: parameters that the operator allows in addition.
-
-    Raises:
-        UnsupportedParameterError: the policy is no upstream that completes texts.
-    """
+    """The request to an upstream's own completions."""
     field = body.needs_texts
     if policy.upstream_model is None or policy.dialect != "chat" or body.stream:
         raise UnsupportedParameterError(

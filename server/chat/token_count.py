@@ -19,8 +19,7 @@ from qguide.server.q_models.registry import Models
 from qguide.server.q_models.served import ServedPolicy
 from qguide.server.settings.settings import Settings
 
-_COUNTING_S: Final = 5.0
-"""Time for an upstream to count; agents ask before each turn."""
+_COUNTING_S: Final = 5.0  # time for an upstream to count; agents ask before each turn
 
 
 @runtime_checkable
@@ -53,7 +52,6 @@ class CountedPrompt:
 
     Attributes:
         history: tools are in it as their JSON, because chat templates write them so.
-        has_tools: there are some.
         step: the request that an upstream would get; None if the policy is none.
     """
 
@@ -70,9 +68,6 @@ async def count_tokens(
     The Q model's count says how much of the Q model's context the prompt takes, and estimates what
     it takes of the upstream's, images aside: where the upstream has no such route, fails, or takes
     more than five seconds. `exact` is false then, and with tools for a policy in this process.
-
-    Args:
-        q_model: the caller's; None is the default.
     """
     failure: Exception | None = None
     if isinstance(policy.model, CountsTokens):

@@ -273,9 +273,6 @@ def to_chat_history(
 
     An upstream may read what a Q model cannot, for example images. Chats need not begin with a
     task, so the order of roles is not checked.
-
-    Returns:
-        The history, and the error that a Q model would raise for it, or None.
     """
     check_count(turns, most)
     history = tuple(turn.to_message() for turn in paced(turns))

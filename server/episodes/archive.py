@@ -70,7 +70,6 @@ class _Recorded:
     """A recorded episode in the index.
 
     Attributes:
-        told: what is shown of it.
         actions: those that were taken, with their depths.
         searched: beginning of its texts in lower case: title, actions, first observation.
     """
@@ -136,12 +135,7 @@ class EpisodeArchive:
     def newest(
         self, *, search: str = "", rewarded: bool | None = None, limit: int
     ) -> tuple[list[RecordedEpisode], int]:
-        """The newest matching episodes, newest first, and how many match.
-
-        Args:
-            search: words that all occur in the task or an action.
-            rewarded: only episodes with a reward above 0, or only the others.
-        """
+        """The newest matching episodes, newest first, and how many match."""
         words = search.lower().split()
         with self._lock:
             self._update()

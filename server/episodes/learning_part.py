@@ -12,7 +12,6 @@ class LearningArm(BaseModel, frozen=True, extra="forbid"):
 
     Attributes:
         trial: number of the trial; 0 before the first.
-        guided: a learned Q model guides it.
         share: probability with which it does, among the episodes that no challenger guides.
         prompt: hash of its system prompt and tools.
         task: hash of what it begins with beside those.
@@ -39,10 +38,8 @@ class Shadowed(BaseModel, frozen=True, extra="forbid"):
     """The choice that a version in the shadow would have made at one step.
 
     Attributes:
-        version: its number.
         chosen: text of its candidate; that of the step where the state is outside.
         room: the candidates differed.
-        outside: the state is outside its domain.
         disagreed: it would have chosen otherwise.
     """
 

@@ -167,7 +167,6 @@ def offer_rows(
     """The candidates of each step, with the reward of the episode.
 
     Args:
-        recorded_as: id of the episode.
         at: Unix time in seconds at which it is recorded.
     """
     system, opening = _opening(episode, redact)

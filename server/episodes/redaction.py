@@ -23,8 +23,7 @@ from qguide.server.episodes.redaction_worker import LENGTH
 _MOST_PROCESSES: Final = 4
 """Number of episodes redacted at the same time. Texts on which the function hangs delay others
 only while they occupy all processes."""
-_START_S: Final = 60.0
-"""Time limit for importing the operator's module, which may load a model."""
+_START_S: Final = 60.0  # time limit for importing the operator's module, which may load a model
 _log = structlog.get_logger(__name__)
 
 
@@ -36,11 +35,7 @@ class Redactor(Protocol):
     """Replaces the texts of an episode by those that may be written."""
 
     async def redact(self, texts: Sequence[str]) -> list[str]:
-        """Redact texts, keeping their order.
-
-        Raises:
-            RedactionError: they could not be redacted.
-        """
+        """Redact texts, keeping their order."""
         ...
 
     async def close(self) -> None:
@@ -64,7 +59,6 @@ class RedactionProcesses:
 
     Args:
         name: `module:function`, checked by `require_redaction` when the server starts.
-        timeout_s: time limit for all texts of one episode; a process that exceeds it is killed.
     """
 
     def __init__(self, name: str, *, timeout_s: float) -> None:
@@ -75,11 +69,7 @@ class RedactionProcesses:
         self._running: set[Process] = set()
 
     async def redact(self, texts: Sequence[str]) -> list[str]:
-        """Redact texts, keeping their order.
-
-        Raises:
-            RedactionError: the function failed or took too long.
-        """
+        """Redact texts, keeping their order."""
         async with self._free:
             process = self._idle.pop() if self._idle else await self._start()
             answered = False

@@ -87,18 +87,15 @@ while total > most do
   total = total - held + drop(whose, oldest)
 end
 """
-_CLAIM_S: Final = 60
-"""Longer than recording takes; the claim of a replica that died expires."""
+_CLAIM_S: Final = 60  # longer than recording takes; the claim of a replica that died expires
 _STATE: Final = "state"
-_Field = bytes | bytearray | memoryview | str | int | float
-"""Values that redis-py takes in a hash."""
+_Field = bytes | bytearray | memoryview | str | int | float  # values that redis-py takes in a hash
 
 
 class RedisEpisodeStore:
     """Episodes as JSON in Redis, and in memory.
 
     Args:
-        own: the store in this process's memory.
         max_bytes: memory for the episodes of all replicas; those beyond it are removed.
     """
 

@@ -29,8 +29,7 @@ OUTCOME_HEADER: Final = "X-QGuide-Outcome"
 """Header of a step that ends its episode: 0 to 1, true or false."""
 EARNED_HEADER: Final = "X-QGuide-Earned"
 """Header of a step: the outcome of its episode if it had ended before it."""
-_MOST_UNWRITTEN: Final = 10_000
-"""Episodes that are written once there is room; of more, those that came first."""
+_MOST_UNWRITTEN: Final = 10_000  # episodes that are written once there is room; of more, those that came first
 SETTLE_S: Final = 1.0
 """Time at shutdown for episodes still to be recorded, after the requests in flight have ended."""
 _log = structlog.get_logger(__name__)
@@ -60,12 +59,8 @@ class Episodes:
 
     Args:
         recorder: records closed episodes; None keeps no texts.
-        metrics: counts closed episodes and their rewards.
         rewards: least and greatest reward of an outcome.
         limits: most that is kept of one episode for its record; None is no limit.
-        rules: end an episode by what its steps read.
-        ended: is told of closed episodes; None: nobody is.
-        heard: is told of each step and each end of an episode; None: nobody is.
     """
 
     def __init__(
@@ -121,7 +116,6 @@ class Episodes:
         """The episode before this step; None if it is new.
 
         Args:
-            outcome: ends the episode after this step; None leaves it open.
             earned: the outcome that it would have had if it had ended before this step.
             strict: refuse a step of an episode that has ended or is full; otherwise it is served,
                 and the episode is not recorded.
@@ -154,11 +148,8 @@ class Episodes:
         """Store the candidates of a step and the chosen one, and end the episode if that is due.
 
         Args:
-            candidates: the candidates as messages.
             unreadable: why Q models cannot read this history; the episode is not recorded then.
-            outcome: ends the episode; None leaves that to the operator's rules.
             final: the agent is at its end, see `OutcomeRule`.
-            strict: see `begin_step`.
         """
         keep = self._recorder is not None
         if keep:

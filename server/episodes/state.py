@@ -34,33 +34,22 @@ class Offer(_State):
     Attributes:
         at: number of messages in the history before the action.
         q_values: text of each candidate -> its Q; None if it was not scored.
-        chosen: text of the chosen candidate.
         q_model: `name@version` of the Q model that guides this episode.
         policy: the policy that drew the candidates; "" if the agent sent its own.
         drawn_by: the policy that drew the chosen one, where several drew; else "".
-        prompt_tokens, completion_tokens: of this step's requests to the upstream.
-        cost: of those; None if it is not known.
         calling: text of each candidate that calls tools -> the candidate as a message; empty if
             episodes are not recorded.
-        counts: how often each text was drawn.
-        verdicts: text of each candidate -> its verdict by a judge's criteria; empty without any.
         greedy: text of the policy's greedy reply; "" if that is unknown.
         asked: the Q model, alias or split that the request named; "" for the default.
-        reason: why it was chosen.
         tau: temperature of Q in the posterior that chose; None without one.
-        duration_ms: time of the step in this server.
-        judge: the Q-values are a judge's.
         ranked: the Q-values are places among this step's candidates, and mean nothing elsewhere.
         window: what the Q model read in place of a history that is too long for it; None if it
             read the whole.
         threshold: the Q below which actions are taken; None where none is set.
-        actions: those that were taken.
         out_of_domain: the state was outside the Q model's domain; None if that was not asked.
         shadow: `name@version` of the Q model's shadow; "" for none, None in a state of before.
-        arm: the episode's part in learning; None without learning.
         propensity: probability of this choice among these candidates, given whether the step
             explored; None without learning.
-        shadowed: choice of a learned version in the shadow; None without one.
         earned: the episode's outcome if it had ended before this step; None if the agent does not
             say it.
     """
@@ -129,7 +118,6 @@ class Outcome(_State):
         by: who said so: the agent's own request for it, a header of a step, or a rule of the
             operator.
         action: the agent's last action; None if it was the chosen candidate.
-        observation: the observation after the last action.
     """
 
     reward: FiniteFloat
@@ -154,18 +142,11 @@ class ServedEpisode(_State):
         uid: the id under which it is recorded, made up at its first step. Not the caller's, which
             may say more than the caller wants to be written, and may come again.
         steps: number of distinct states that were guided.
-        outside: number of those that were outside the Q model's domain.
-        prompt_tokens, completion_tokens, cost: of all of its steps.
-        last, before: the two latest of them.
         records: number of step records; 0 if episodes are not recorded.
-        record_bytes: their size.
         chain: hash of them all, in order; "" for none.
         messages: number of messages in the history at the last record.
         seen: hash of those messages.
         broken: why it can no longer be recorded, or "".
-        recorded: True once it is in a file.
-        arm: its part in learning, from its first step on; None without learning.
-        shadow: decisions in the shadow of the latest version; None without one.
         policies: number of steps whose action each policy drew, where several drew.
     """
 
@@ -203,12 +184,7 @@ class ServedEpisode(_State):
         return None
 
     def after(self, history: History, offer: Offer, *, keep: bool, unreadable: str = "") -> "EpisodeChange":
-        """The episode with one more step, or with another offer for its latest state.
-
-        Args:
-            keep: make a record of it, to be written at the end.
-            unreadable: why a record would not show what the policy saw, or "".
-        """
+        """The episode with one more step, or with another offer for its latest state."""
         self.require_open()
         before, seen = _hashes(history, self.messages)
         q_value = offer.q_values[offer.chosen]
@@ -288,9 +264,6 @@ class ServedEpisode(_State):
 
         An agent does not know of a rule that has ended its episode, so its further steps pass; so
         does the repetition of the step that brought the outcome.
-
-        Args:
-            outcome: the one that the step brings.
         """
         if self.outcome is None:
             return

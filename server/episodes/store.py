@@ -40,8 +40,7 @@ CREATE TABLE IF NOT EXISTS records (place TEXT, number INTEGER, record BLOB);
 CREATE INDEX IF NOT EXISTS records_of ON records (place, number);
 """
 _LOCK: Final = "open.lock"
-_LOCK_TIMEOUT_S: Final = 60.0
-"""Longer than a server reads what others have left."""
+_LOCK_TIMEOUT_S: Final = 60.0  # longer than a server reads what others have left
 _log = structlog.get_logger(__name__)
 
 Change = Callable[[ServedEpisode | None], EpisodeChange]
@@ -83,9 +82,6 @@ class _OpenRow:
 
 class OpenFile:
     """The episodes of one server on the disk; for one thread.
-
-    Attributes:
-        has_unreadable: it holds what `rows` could not read.
 
     Raises:
         sqlite3.Error: the file cannot be used, or its server lives (SQLITE_BUSY).
@@ -150,11 +146,7 @@ class OpenFile:
 
 @dataclass(slots=True)
 class _Kept:
-    """An episode, and when it was changed; JSON.
-
-    Attributes:
-        saved: number of its records in the file.
-    """
+    """An episode, and when it was changed; JSON."""
 
     changed_s: float
     state: bytes
@@ -169,7 +161,6 @@ class MemoryEpisodeStore:
     Args:
         max_bytes: memory for all episodes. When it is full, the key that holds most loses its least
             recently used episode, so with K keys each is sure of a K-th of the memory.
-        ttl_s: time without a step after which an episode expires.
     """
 
     def __init__(self, *, max_bytes: int, ttl_s: float, clock: Callable[[], float] = time.monotonic) -> None:
@@ -249,11 +240,7 @@ class MemoryEpisodeStore:
             self._file = None
 
     def put(self, episode_id: str, changed: EpisodeChange, *, before: Sequence[bytes] = ()) -> None:
-        """Store the new state of an episode, and append its record to those that are stored.
-
-        Args:
-            before: further records, to be appended first.
-        """
+        """Store the new state of an episode, and append its record to those that are stored."""
         known = self.drop(episode_id)
         records = known.records if known and changed.episode.records else []
         records += before

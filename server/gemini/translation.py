@@ -56,7 +56,6 @@ class TranslatedContents:
 
     Attributes:
         thinks: the caller wants the upstream's thoughts as parts.
-        warnings: what could not be passed on, and why.
     """
 
     chat: ChatCompletionRequest
@@ -194,19 +193,14 @@ def _response_format(config: GenerationConfig) -> Json | None:
 
 
 def answer_of(completion: Json, asked: TranslatedContents, native: Mapping[str, Any] | None = None) -> Json:
-    """The response body: Gemini's answer, extended by `qguide`.
-
-    Args:
-        native: the answer of an upstream of this dialect.
-    """
+    """The response body: Gemini's answer, extended by `qguide`."""
     answer, unparsed = content_of(completion, thinks=asked.thinks, native=native)
     guidance = completion["qguide"]
     guidance["warnings"] += [*asked.warnings, *unparsed]
     return answer | {"qguide": guidance}
 
 
-_RESULT: Final = ("output", "result")
-"""Only names in the response of a function whose text is all that it says."""
+_RESULT: Final = ("output", "result")  # only names in the response of a function whose text is all that it says
 _ERROR: Final = "error"
 
 

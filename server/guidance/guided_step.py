@@ -64,13 +64,7 @@ class GuidedStepService(RequestService):
             )
 
     async def take(self, asked: GuidedStepRequest) -> GuidedStepResult:
-        """Draw candidates, score them and choose one.
-
-        Raises:
-            QGuideError: no action could be chosen; see `qguide.qnet.decision.guide.guide`.
-            BelowThresholdError: no candidate is good enough, and the operator stops such steps.
-            EpisodeClosedError: the episode has ended.
-        """
+        """Draw candidates, score them and choose one."""
         started = perf_counter()
         if policies := asked.options.policies:
             if policies[0].n is None:  # else their n say how many

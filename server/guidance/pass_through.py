@@ -16,8 +16,7 @@ from qguide.server.guidance.step_types import GuidedStepRequest, GuidedStepResul
 from qguide.server.settings.allowed_parameters import native_fields
 from qguide.server.settings.settings import Settings
 
-_OWN: Final = {"qguide", "stream", "stream_options"}
-"""Fields that are for this server."""
+_OWN: Final = {"qguide", "stream", "stream_options"}  # fields that are for this server
 _READ: Final = ("messages", "system", "input", "contents", "systemInstruction")
 """Fields in which an address would be fetched."""
 

@@ -26,9 +26,6 @@ async def pooled(
 
     The caller's own request in an upstream's dialect is for one upstream, so it is translated. The
     prior is of votes: likelihoods of different policies cannot be compared.
-
-    Args:
-        learning: splits the draws of policies without an n; None: the server does not learn.
     """
     shares, options = asked.options.policies or (), asked.options
     members = [models.find_policy(share.name) for share in shares]

@@ -23,7 +23,6 @@ class ReadableView:
 
     Attributes:
         prefill: beginning of the assistant's turn that the candidates go on with; "" if none.
-        warnings: differences from the history that the policy reads.
     """
 
     history: History

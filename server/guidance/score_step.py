@@ -39,10 +39,7 @@ class Scored:
     """The scored candidates of one history, repeated ones included, and the choice among them.
 
     Attributes:
-        score_ms: time for scoring, including waits.
         prior: share of each candidate's effect; None if its draws are unknown.
-        tau: temperature of Q in the posterior; None without one.
-        unguided_reason: why the likeliest candidate is chosen and not that of Q; None if it is not.
         out_of_domain: that is the reason; None where neither a domain was asked nor a window read.
     """
 

@@ -238,15 +238,7 @@ SCORE: Final = Choices(f"{_CHOICE}and 'error' refuses such histories")
 
 
 class StepScorer:
-    """A Q model as it reads one step.
-
-    Args:
-        obstacle: why nothing can be scored; None if it can.
-        view: what is read in place of a history that no Q model reads as it is.
-        domain: the states that are scored; None for all.
-        long_history: with "window", windows are read; otherwise too long histories are refused.
-        least_read: share of the history that a window has to show.
-    """
+    """A Q model as it reads one step."""
 
     def __init__(
         self,
@@ -321,7 +313,6 @@ async def score_in_window(
 
     Args:
         mode: with "window", windows are read; otherwise too long histories are refused.
-        choices: the caller's, which the errors name.
         least_read: share of the history that a window has to show.
 
     Raises:

@@ -38,7 +38,6 @@ class RequestService:
         session_id: the episode of steps whose options name none; from the URL or `X-Session-ID`.
         outcome: ends the episode after the step; from `X-QGuide-Outcome`.
         earned: by the episode before the step; from `X-QGuide-Earned`, before what options say.
-        learning: chooses the Q model of steps that name none; None: the server does not learn.
     """
 
     settings: Settings
@@ -76,12 +75,9 @@ class GuidedStepRequest:
     """A validated request for an action.
 
     Attributes:
-        num_candidates: M.
-        n: number of candidates that the caller wants, best first.
         unreadable: why Q models cannot read this history as it is (the policy can); None if they
             can.
         view: what Q models can read of such a history; None if they can read nothing of it.
-        warnings: what could not be passed on to the policy, and why.
         agent_session: the session that the body names (`prompt_cache_key`), "" for none; once the
             step is in an episode, the session that named it.
     """
@@ -111,15 +107,7 @@ class GuidedStepRequest:
 
 @dataclass(frozen=True, slots=True)
 class GuidedStepResult:
-    """The decision of a guided step, its models, its duration and its episode.
-
-    Attributes:
-        scored_by: the Q model, as answers name it.
-        policies: usage of each policy, where several drew.
-        cost: None where nothing tells it.
-        action_policies: the policy of each action below the threshold.
-        action_costs: what each of them cost, likewise.
-    """
+    """The decision of a guided step, its models, its duration and its episode."""
 
     decision: Decision
     policy: str
@@ -219,9 +207,7 @@ class StepPrices:
 
     Attributes:
         own: of the policy's; the highest of several policies' that draw.
-        escalated: of the one that a threshold escalates to.
         members: of several policies that draw, by name; None without prices.
-        judge: of the one that scores.
     """
 
     own: Prices | None = None

@@ -105,7 +105,6 @@ class Limiter:
     Args:
         link: Redis in which replicas count together; None counts in this process. Concurrent
             requests are always counted in this process.
-        concurrent_requests: maximum concurrent requests of each caller; 0 is no limit.
     """
 
     def __init__(self, link: RedisLink | None, *, concurrent_requests: int) -> None:
@@ -375,11 +374,7 @@ def _given_key(headers: Headers) -> str | None:
 
 
 def declare_keys(document: dict[str, Any], *, required: bool) -> None:
-    """Declare the headers that may hold a key.
-
-    Args:
-        required: the server has keys; otherwise any request is served without one.
-    """
+    """Declare the headers that may hold a key."""
     document["components"]["securitySchemes"] = _SCHEMES
     alternatives: list[dict[str, list[str]]] = [{name: []} for name in _SCHEMES]
     document["security"] = alternatives if required else [{}, *alternatives]

@@ -37,23 +37,17 @@ from qguide.server.http.middleware import HttpMiddleware
 
 T = TypeVar("T")
 
-_BYTES_PER_VALUE: Final = 512
-"""The least that a value takes on average in a body of the maximum size."""
-_LEAST_VALUES: Final = 1_000
-"""Values that every body may have, however small `QGUIDE_MAX_BODY_BYTES` is."""
-_MOST_FAULTS: Final = 100
-"""More are counted and not described: describing one takes as long as validating ten values."""
+_BYTES_PER_VALUE: Final = 512  # the least that a value takes on average in a body of the maximum size
+_LEAST_VALUES: Final = 1_000  # values that every body may have, however small `QGUIDE_MAX_BODY_BYTES` is
+_MOST_FAULTS: Final = 100  # more are counted and not described: describing one takes as long as validating ten values
 _UNREADABLE: Final = "the body is not JSON in UTF-8, or nested too deeply; send one JSON object"
 _UTF8: Final = ("utf-8", "utf-8-sig")
 _MAY_BE_HALVES: Final = (rb"\ud", rb"\uD", b"\xed")
 """Beginnings of escaped and of raw surrogates; a body without any needs no search."""
 _SHOWN_CHARACTERS: Final = 40
-_WHOLE_BODIES: Final = 8
-"""Memory for bodies that are still arriving, in bodies of the maximum size."""
-_OF_BROWSERS: Final = ("origin", "sec-fetch-site")
-"""Headers by which a browser says which page has a request sent."""
-_GIVEN_UP: Final = 0.0
-"""A deadline in the past of the loop's clock, which marks a body that made room for others."""
+_WHOLE_BODIES: Final = 8  # memory for bodies that are still arriving, in bodies of the maximum size
+_OF_BROWSERS: Final = ("origin", "sec-fetch-site")  # headers by which a browser says which page has a request sent
+_GIVEN_UP: Final = 0.0  # a deadline in the past of the loop's clock, which marks a body that made room for others
 _Place = tuple[Any, str | int] | None
 """The place of the list or object around a value, and the value's name in it; None for the root."""
 

@@ -22,15 +22,12 @@ from uvicorn.protocols.http.httptools_impl import RequestResponseCycle
 from qguide.server.settings.settings import Settings
 
 _IPV6_NETWORK_BITS: Final = 64
-_BYTES_PER_CHUNK: Final = 1024
-"""The least that a chunk has on average in a body of the maximum size."""
-_LEAST_CHUNKS: Final = 1_024
-"""Chunks in which every body may arrive, however small `QGUIDE_MAX_BODY_BYTES` is."""
+_BYTES_PER_CHUNK: Final = 1024  # the least that a chunk has on average in a body of the maximum size
+_LEAST_CHUNKS: Final = 1_024  # chunks in which every body may arrive, however small `QGUIDE_MAX_BODY_BYTES` is
 _REST: Final = 3.0
 """Pause after a turn, as a multiple of its duration: all such connections together get at most a
 quarter of the event loop, however many they are."""
-_LONGEST_REST_S: Final = 0.1
-"""Limit of the pause, for when the machine itself stood still during a turn."""
+_LONGEST_REST_S: Final = 0.1  # limit of the pause, for when the machine itself stood still during a turn
 
 
 class Connection(Protocol):
@@ -57,9 +54,6 @@ class ConnectionTable:
 
     Otherwise a client with `max_connections_per_address` idle connections would lock out everyone
     behind the same address, for example that of a proxy.
-
-    Attributes:
-        max_chunks: maximum number of pieces in which a body may arrive.
     """
 
     def __init__(self, settings: Settings, count_closed: Callable[[str], None]) -> None:

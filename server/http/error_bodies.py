@@ -33,8 +33,6 @@ class Failure:
     """An error, whatever the format in which it is told.
 
     Attributes:
-        param: the invalid field.
-        figures: for programs.
         upstream_code, upstream_type: the upstream's own; "" where it gave none.
     """
 

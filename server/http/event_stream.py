@@ -42,7 +42,6 @@ class EventWriter:
         pieces: of the answer, which is the body of the same request without a stream.
         written: a piece, or an error's body, as an event.
         sign: of life; sent again and again until the answer is there.
-        end: what follows the last piece.
     """
 
     def __init__(

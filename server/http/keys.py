@@ -25,8 +25,7 @@ from qguide.qnet.errors import ConfigError
 PREFIX: Final = "qg_"
 NAME_PATTERN: Final = r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$"
 _RANDOM_BYTES: Final = 32
-_LOCK_TIMEOUT_S: Final = 10.0
-"""A change takes milliseconds; a lock held for longer belongs to a process that hangs."""
+_LOCK_TIMEOUT_S: Final = 10.0  # a change takes milliseconds; a lock held for longer belongs to a process that hangs
 _log = structlog.get_logger(__name__)
 
 
@@ -35,10 +34,8 @@ class Key(BaseModel, frozen=True, extra="forbid"):
 
     Attributes:
         name: the name in logs and metrics; never the key itself.
-        sha256: SHA-256 of the key in hex digits.
         admin: may also load, unload and rename Q models.
         requests_per_minute: None takes the server's setting; 0 is no limit.
-        tokens_per_day: None takes the server's setting; 0 is no limit.
         cache_group: keys of one group share cached prefixes, scores and paraphrases; None keeps
             this key's cached entries to itself.
     """

@@ -26,14 +26,11 @@ _REST: Final = 3.0
 
 A turn ends when its task first awaits something after its body was read.
 """
-_LONGEST_REST_S: Final = 0.1
-"""Limit of the pause, for when the machine itself stood still during a turn."""
-_FEW_OBJECTS_S: Final = 0.01
-"""Work of less time makes few objects: a collection walks them in some milliseconds."""
+_LONGEST_REST_S: Final = 0.1  # limit of the pause, for when the machine itself stood still during a turn
+_FEW_OBJECTS_S: Final = 0.01  # work of less time makes few objects: a collection walks them in some milliseconds
 _FULL_COLLECTION_S: Final = 100.0
 """Work of more time than that, after which a full collection stops every thread for most of a second."""
-_MOST_FREEZES: Final = 500
-"""Likewise, because cycles that nobody has any more may be among what each freezes."""
+_MOST_FREEZES: Final = 500  # likewise, because cycles that nobody has any more may be among what each freezes
 
 
 class LongBodies:

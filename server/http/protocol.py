@@ -22,12 +22,9 @@ from qguide.server.http.connection_limits import (
     raw_error,
 )
 
-_PIECE_BYTES: Final = 4_096
-"""Bytes parsed at a time; limits are checked in between."""
-_CALLS_AT_ONCE: Final = 512
-"""Calls of the parser after which the rest of the data waits for a turn."""
-_MAX_PIPELINED: Final = 16
-"""Maximum pipelined requests; each costs a task and a scope while it waits."""
+_PIECE_BYTES: Final = 4_096  # bytes parsed at a time; limits are checked in between
+_CALLS_AT_ONCE: Final = 512  # calls of the parser after which the rest of the data waits for a turn
+_MAX_PIPELINED: Final = 16  # maximum pipelined requests; each costs a task and a scope while it waits
 _COUNTED_PER_HEADER: Final = len(b": \r\n")
 _LINGER_S: Final = 2.0
 _LINGER_BYTES: Final = 1024**2

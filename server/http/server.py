@@ -21,13 +21,10 @@ from qguide.server.http.protocol import LimitedHttpProtocol
 from qguide.server.http.websocket import LimitedWebSocket
 from qguide.server.settings.settings import Settings
 
-_RESERVED_DESCRIPTORS = 256
-"""File descriptors reserved for models, logs, episodes, Redis and upstreams."""
+_RESERVED_DESCRIPTORS = 256  # file descriptors reserved for models, logs, episodes, Redis and upstreams
 _log = structlog.get_logger(__name__)
-_REFUSAL_S: Final = 0.5
-"""Time before the server stops listening in which clients on open connections are told to go."""
-_CLOSING_S: Final = 5.0
-"""Time after the last limit in which models and connections are closed."""
+_REFUSAL_S: Final = 0.5  # time before the server stops listening in which clients on open connections are told to go
+_CLOSING_S: Final = 5.0  # time after the last limit in which models and connections are closed
 
 
 def bind(host: str, port: int) -> list[socket.socket]:

@@ -14,10 +14,8 @@ from websockets.frames import CloseCode, Frame
 
 from qguide.server.http.connection_limits import ConnectionTable, ParsingTurns, network_of, raw_error
 
-_PIECE_BYTES: Final = 4_096
-"""Bytes parsed at a time; the clock is read in between."""
-_LONGEST_TURN_S: Final = 0.005
-"""Time of parsing after which the rest of the data waits for a turn."""
+_PIECE_BYTES: Final = 4_096  # bytes parsed at a time; the clock is read in between
+_LONGEST_TURN_S: Final = 0.005  # time of parsing after which the rest of the data waits for a turn
 _NO_HANDSHAKE: Final = "this request opens no WebSocket; send GET without a body, and with no line above 8,192 bytes"
 
 

@@ -28,24 +28,19 @@ from qguide.server.upstreams.managed_process import ManagedProcess, child_enviro
 KEPT_VERSIONS: Final = 5
 _NAME: Final = "learned"
 _POLL_S: Final = 0.05
-_WALL_PER_CPU: Final = 20
-"""A fit gives way to everything else on the machine."""
+_WALL_PER_CPU: Final = 20  # a fit gives way to everything else on the machine
 _MOST_CHARACTERS: Final = 300
-_OUT_OF_CPU: Final = 128 + 24
-"""Status of a child that the system ended for its CPU time."""
+_OUT_OF_CPU: Final = 128 + 24  # status of a child that the system ended for its CPU time
 _OUT_OF_MEMORY: Final = ("MemoryError", "Memory allocation", "failed to map segment")
 """Last words of Python, of OpenBLAS, and of a library that could not be loaded."""
 _EMPTY: Final = ("holds no episode", "source = []")
 """Words of the job for recordings that have none of the episodes, and for no recordings."""
 _PLAIN: Final = {"OMP_NUM_THREADS": "1", "_TYPER_STANDARD_TRACEBACK": "1"}
 """For the child: one thread, and tracebacks whose last line has the whole reason."""
-_FEWEST_DECISIONS: Final = 20
-"""Decisions below which their other figures say little."""
-_FEWEST_CREDITED: Final = 20
-"""Held-back tasks or episodes, as for a licence by credit."""
+_FEWEST_DECISIONS: Final = 20  # decisions below which their other figures say little
+_FEWEST_CREDITED: Final = 20  # held-back tasks or episodes, as for a licence by credit
 _LITTLE_ROOM: Final = 0.02
-_CHANCE: Final = 0.6
-"""Noise ceiling of pairs in order, of which chance has .5."""
+_CHANCE: Final = 0.6  # noise ceiling of pairs in order, of which chance has .5
 
 
 @dataclass(frozen=True, slots=True)

@@ -36,8 +36,7 @@ GROUP_PATTERN: Final = r"^(_|\+?[A-Za-z0-9][A-Za-z0-9._-]{0,63})$"
 """Names of groups, which are names of folders, too."""
 Order = Literal["pin", "forbid", "promote", "roll_back", "auto"]
 _MOST_PENDING: Final = 10_000
-_MOST_LINES: Final = 5_000
-"""Lines of a ledger that is replaced by their state: a second's reading at a start."""
+_MOST_LINES: Final = 5_000  # lines of a ledger that is replaced by their state: a second's reading at a start
 _MODES: Final[dict[Order, Mode]] = {"pin": "pinned", "forbid": "forbidden", "auto": "auto"}
 _log = structlog.get_logger(__name__)
 
@@ -49,9 +48,6 @@ class Group:
         name: of the key; "+name" of a group, "_" of a server without keys.
         progress: the state; read it on another thread only for what it was a moment ago.
         own: changes that this process wrote, for whoever tells of them.
-
-    Raises:
-        OSError: the folder cannot be used.
     """
 
     def __init__(self, name: str, folder: Path, rules: Rules, *, clock: Callable[[], float] = time.time) -> None:
@@ -85,11 +81,7 @@ class Group:
             return self._settle()
 
     def silent(self, lines: Sequence[SilentLine]) -> list[PhaseLine]:
-        """Note episodes that end as unknown, each once.
-
-        Raises:
-            OSError: it cannot be written.
-        """
+        """Note episodes that end as unknown, each once."""
         with self._lock, self._ledger.locked():
             found = self._catch_up()
             for line in lines:
@@ -98,22 +90,14 @@ class Group:
             return found
 
     def fitted(self, line: FitLine) -> list[PhaseLine]:
-        """Note the end of a fit.
-
-        Raises:
-            OSError: it cannot be written.
-        """
+        """Note the end of a fit."""
         with self._lock, self._ledger.locked():
             found = self._catch_up()
             self._write(line)
             return [*found, *self._decide()]
 
     def outdated(self, version: int, reason: str) -> list[PhaseLine]:
-        """Collect again if a version that no server of this release can load guides or is tried.
-
-        Raises:
-            OSError: it cannot be written.
-        """
+        """Collect again if a version that no server of this release can load guides or is tried."""
         with self._lock, self._ledger.locked():
             found = self._catch_up()
             if self.progress.phase == "collecting" or self.progress.version != version:
@@ -122,12 +106,7 @@ class Group:
             return [*found, self._change(change), *self._decide()]
 
     def order(self, order: Order) -> list[PhaseLine]:
-        """Obey the operator.
-
-        Raises:
-            InvalidRequestError: there is nothing to promote or to roll back.
-            OSError: it cannot be written.
-        """
+        """Obey the operator."""
         with self._lock, self._ledger.locked():
             found = self._catch_up()
             wanted = self._ordered(order)

@@ -23,22 +23,13 @@ from pydantic import ValidationError
 from qguide.server.learning.lines import LINES, AnyLine, StateLine
 
 LEDGER: Final = "ledger.jsonl"
-_HEAD: Final = 48
-"""First bytes, by which ledgers are told apart."""
-_LOCK_TIMEOUT_S: Final = 30.0
-"""Writing takes milliseconds; a lock held for longer belongs to a process that hangs."""
+_HEAD: Final = 48  # first bytes, by which ledgers are told apart
+_LOCK_TIMEOUT_S: Final = 30.0  # writing takes milliseconds; a lock held for longer belongs to a process that hangs
 _log = structlog.get_logger(__name__)
 
 
 class Ledger:
-    """The lines of a folder; used by one thread at a time.
-
-    Attributes:
-        lines: number of those that were read and written.
-
-    Raises:
-        OSError: the folder cannot be made.
-    """
+    """The lines of a folder; used by one thread at a time."""
 
     def __init__(self, folder: Path) -> None:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -58,11 +49,7 @@ class Ledger:
 
     @contextmanager
     def locked(self) -> Iterator[None]:
-        """Keep other writers out; the system releases a dead writer's lock.
-
-        Raises:
-            OSError: the lock cannot be written, or was not free in time.
-        """
+        """Keep other writers out; the system releases a dead writer's lock."""
         with FileLock(f"{self._path}.lock", timeout=_LOCK_TIMEOUT_S, mode=0o600):
             yield
 

@@ -34,13 +34,8 @@ class EpisodeLine(Row):
     Attributes:
         episode: id under which it is recorded; an episode is counted once.
         outcome: its reward, cut to 0 and 1.
-        cut: the reward lay outside.
         arm: how it was played; None if the caller chose a Q model.
-        recorded: it can be learned from.
-        prompt_tokens, completion_tokens: of all of its requests to the upstream.
-        cost: of those; None if there are no prices.
         outside: share of its steps that were outside the domain of what guided it.
-        shadow: what a version in the shadow would have chosen; None without one.
         policies: number of its steps whose action each policy drew, where several drew.
     """
 
@@ -59,12 +54,7 @@ class EpisodeLine(Row):
 
 
 class SilentLine(Row):
-    """An episode of which nothing was heard for long: its outcome is unknown.
-
-    Attributes:
-        episode: id under which it is recorded.
-        arm: how it was played; None if the caller chose a Q model.
-    """
+    """An episode of which nothing was heard for long: its outcome is unknown."""
 
     kind: Literal["silent"] = "silent"
     episode: str
@@ -75,12 +65,8 @@ class FitLine(Row):
     """A fit that has ended.
 
     Attributes:
-        version: its number, and the name of its folder.
         episodes: ends of episodes when it began.
         licensed: it may be tried, see `fitting.may_be_tried`; that asks for less than a licence.
-        reason: of the licence, or of the failure.
-        failed: it has no result.
-        missing: what it lacks to be tried; "" if nothing is known.
     """
 
     kind: Literal["fit"] = "fit"
@@ -96,12 +82,8 @@ class PhaseLine(Row):
     """A change, and the state after it.
 
     Attributes:
-        event: its kind.
-        phase: after it.
         trial: number of the trial that begins, or that has ended.
         since: ends of episodes before the first one that is still learned from.
-        version: the version that guides; None: none.
-        challenge: number of the latest challenge; 0 before the first.
         challenger: the version that is tried against the one that guides; None: none.
         refused: versions up to this one are not tried.
         at: Unix time in seconds.
@@ -129,12 +111,7 @@ class ModeLine(Row):
 
 
 class SpentLine(Row):
-    """Candidates that learning had drawn, beside the one of each step that the agent would draw.
-
-    Attributes:
-        tokens: read and generated.
-        at: Unix time in seconds at which it was noted.
-    """
+    """Candidates that learning had drawn, beside the one of each step that the agent would draw."""
 
     kind: Literal["spent"] = "spent"
     tokens: NonNegativeInt
@@ -143,12 +120,7 @@ class SpentLine(Row):
 
 
 class StateLine(Row):
-    """State after all lines before, which it replaces; always the first line.
-
-    Attributes:
-        generation: number of ledgers before this one.
-        state: of `qguide.server.learning.progress.Progress`.
-    """
+    """State after all lines before, which it replaces; always the first line."""
 
     kind: Literal["state"] = "state"
     generation: Annotated[int, Field(ge=1)]

@@ -36,11 +36,9 @@ class LearningStep:
     """Part of a step in learning.
 
     Attributes:
-        arm: of its episode; None if it has none.
         q_model: the learned version that guides it; None: it is played as without learning.
         explore: seed of a random choice where no Q model chooses; None: nothing is random.
         shadow: a newer version whose choice is recorded, and not taken; None: none.
-        shadow_version: its number.
         group: whose learning has the candidates drawn; "" if it has not.
         spent: the budget in words, once nothing of it is left; one candidate is drawn then.
     """
@@ -59,19 +57,11 @@ class LiveGroup:
     """A group, and what the steps of its episodes read.
 
     Attributes:
-        share: of new episodes that are guided.
-        challenger_share: of new episodes that the challenger guides.
-        episodes: ends of episodes so far.
-        models: the versions that are loaded, by number.
-        version, challenger, candidate: those that guide, and the one in the shadow; None: none.
         noted, noting, pending: spent on candidates: in the budget's period, as the ledger has it; what
             is being written there; and since then.
         loads_again_s: versions that could not be loaded, and the time of the loop before which
             that is not tried again.
-        outdated: versions that no server of this release can load, and why.
         fits_again_s: time of the loop before which no fit begins, after one could not be noted.
-        policies: record of each policy, where several drew.
-        nameless: steps in this process that named no episode.
     """
 
     group: Group
@@ -106,11 +96,7 @@ class LiveGroup:
         return self.noted.plus(self.noting).plus(self.pending)
 
     def read_progress(self, *, spent_since: float) -> None:
-        """Take over the group's state, as far as the versions that it needs are loaded.
-
-        Args:
-            spent_since: Unix time at which the budget's period began.
-        """
+        """Take over the group's state, as far as the versions that it needs are loaded."""
         of = self.group.progress
         self.version, self.challenge = of.version, of.challenges
         self.challenger = of.challenge.version if of.challenge else None
@@ -140,11 +126,7 @@ class LiveGroup:
 
 
 def group_of(key: str | None, groups: Mapping[str, str]) -> str:
-    """Name of the group that a key's episodes teach.
-
-    Args:
-        groups: key -> group of the operator's.
-    """
+    """Name of the group that a key's episodes teach."""
     if not key:
         return KEYLESS
     return f"+{groups[key]}" if key in groups else key
@@ -153,11 +135,7 @@ def group_of(key: str | None, groups: Mapping[str, str]) -> str:
 def play_of(
     live: LiveGroup, place: str, episode: ServedEpisode | None, arm: LearningArm, *, exploration: float
 ) -> LearningStep:
-    """The part of an episode's next step.
-
-    Args:
-        exploration: share of the steps that take a random candidate while nothing guides.
-    """
+    """The part of an episode's next step."""
     guide, newer = live.guide(arm), live.model(live.candidate)
     shadow, explore = None if newer is guide else newer, None
     if not arm.guided:

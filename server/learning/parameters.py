@@ -11,12 +11,7 @@ Period = Literal["hour", "day"]
 
 @dataclass(frozen=True, slots=True)
 class LearningBudget:
-    """Most that may be spent on candidates that learning has drawn; None: no limit.
-
-    Attributes:
-        tokens: read and generated.
-        cost: in the currency of the prices.
-    """
+    """Most that may be spent on candidates that learning has drawn; None: no limit."""
 
     tokens: int | None = None
     cost: float | None = None
@@ -44,16 +39,11 @@ class Rules:
     """Numbers by which learning decides.
 
     Attributes:
-        every: ends of episodes between two fits.
-        exploration: share of the steps, while nothing guides, that take a random candidate.
-        control: share of the episodes that stay unguided.
-        alpha: probability that the first Q model to guide is not better, over all trials together.
         most_in_trial: episodes after which a trial ends without a result, unless as many more are
             expected to show a gain; with those of newer versions that follow it, it ends after
             twice as many.
         most_in_challenge: guided episodes after which the better mean of two versions decides.
         patience: least mean number of guided episodes to a rollback where nothing is worse.
-        budget: of each group.
     """
 
     every: int = 25

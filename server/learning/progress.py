@@ -40,28 +40,15 @@ class Progress:
 
     Attributes:
         phase: `collecting` guides nothing, `trial` half of the episodes, `guiding` most.
-        since: ends of episodes before the first one that is still learned from.
-        reason: of the latest change of the phase.
-        at: its Unix time in seconds; 0 before the first.
         note: of the latest change of another kind since then; "" without one.
-        version: the version that guides; None: none.
         latest: the latest trial, and the guidance after it.
-        challenge: the challenge that goes on; None: none.
-        challenges: number of challenges that have begun.
         episodes: ends of episodes, all of them.
         cut: those of them whose rewards lay outside 0 to 1.
-        mode: who decides on the phase and the version.
-        fit: the latest fit.
         licensed: the latest fit that may be tried since the phase `collecting` began.
-        shadow: what it would have chosen; None before its first decision.
-        refused: versions up to this one are not tried.
         unguided: episodes of the agent's own choices.
-        silent: those that ended as unknown.
         known: ids of the newest episodes, with the number of those that were not recorded.
         recorded: (number, id) of the newest that can be learned from.
-        prompts: hashes of the newest prompts and tools.
         tasks: outcomes by task of the episodes since learning began.
-        policies: record of each policy, where several drew.
     """
 
     rules: Rules

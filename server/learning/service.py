@@ -74,12 +74,7 @@ class Learning:
     async def play(
         self, episode_id: str | None, episode: ServedEpisode | None, *, opening: Callable[[], Opening]
     ) -> LearningStep:
-        """The part of the next step of the caller's episode.
-
-        Args:
-            episode: as it is before the step; None if it is new.
-            opening: what the step's history begins with.
-        """
+        """The part of the next step of the caller's episode."""
         live = await self._live(self.group_of(calling_key()))
         if episode_id is None:
             live.nameless += 1
@@ -141,11 +136,7 @@ class Learning:
         await self._change(live, lambda: live.group.end(line))
 
     async def order(self, group: str, order: Order) -> LearningState:
-        """Obey the operator.
-
-        Raises:
-            InvalidRequestError: there is nothing to promote or to roll back.
-        """
+        """Obey the operator."""
         live = await self._live(group)
         await self._change(live, lambda: live.group.order(order))
         return await self.state(group)
@@ -365,11 +356,7 @@ class Learning:
 
 
 def check_learning(settings: Settings) -> None:
-    """Refuse to start where nothing could be learned.
-
-    Raises:
-        ConfigError: the folder of episodes cannot be written, or a package is missing.
-    """
+    """Refuse to start where nothing could be learned."""
     require_extra("QGUIDE_LEARN", LEARN)  # else only the first fit would miss it
     folder = settings.episodes_folder
     try:

@@ -8,16 +8,11 @@ from qguide.server.episodes.learning_part import LearningArm
 from qguide.server.episodes.state import ServedEpisode
 from qguide.server.learning.lines import SilentLine
 
-_MOST_OPEN: Final = 10_000
-"""Open episodes that are watched; of more, those that were heard least recently are not."""
+_MOST_OPEN: Final = 10_000  # open episodes that are watched; of more, those that were heard least recently are not
 
 
 class OpenEpisodes:
-    """Open episodes, and the time of the latest word of each; of this process alone.
-
-    Args:
-        silence_s: time after which an episode ends as unknown.
-    """
+    """Open episodes, and the time of the latest word of each; of this process alone."""
 
     def __init__(self, silence_s: float) -> None:
         self._silence_s = silence_s

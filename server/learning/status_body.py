@@ -167,7 +167,6 @@ def state_of(
     Args:
         share: of new episodes that are guided here; None is what the phase says. It is 0 where the
             version could not be loaded.
-        spent: in the budget's period; None: nothing.
         nameless: steps in this process that named no episode; other replicas count their own.
     """
     share = progress.share if share is None else share

@@ -17,9 +17,7 @@ class Tally:
     """Number, outcomes, tokens and cost of episodes.
 
     Attributes:
-        total: sum of the outcomes.
         cost: of those that have one, whose number is `priced`.
-        newest: the latest outcomes.
     """
 
     count: int = 0

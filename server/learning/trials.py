@@ -10,14 +10,11 @@ from qguide.server.learning.lines import EpisodeLine
 from qguide.server.learning.parameters import Rules
 from qguide.server.learning.tally import Tally
 
-_IN_A_ROW: Final = 10
-"""Episodes with another prompt in a row; fewer may be a trial of the operator's own."""
-_COMMON: Final = 0.9
-"""Share of one prompt among those of before; where prompts differ anyway, none is new."""
+_IN_A_ROW: Final = 10  # episodes with another prompt in a row; fewer may be a trial of the operator's own
+_COMMON: Final = 0.9  # share of one prompt among those of before; where prompts differ anyway, none is new
 _WATCHED: Final = 20
 _MOST_OUTSIDE: Final = 0.5
-_PATIENCE: Final = 200.0
-"""Least mean number of episodes to a rollback where guidance does no harm, and no good."""
+_PATIENCE: Final = 200.0  # least mean number of episodes to a rollback where guidance does no harm, and no good
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +35,6 @@ class Drift:
 
     Attributes:
         before: hashes of the prompts and tools of the episodes before, and their numbers.
-        latest: number and hash of the latest episodes.
         outside: number and share of steps outside the domain, of the latest guided ones.
     """
 
@@ -114,8 +110,6 @@ class Trial:
     """Guided against unguided episodes, in a trial and in the guidance after it.
 
     Attributes:
-        number: 0 before the first.
-        guided, control, both: its episodes.
         drop: watches the outcomes of the guided ones, anew for each version that guides.
         harm: watches the difference while any version guides.
         watched: (number, outcome) of those since the drop that may have begun.
@@ -175,12 +169,7 @@ class Trial:
 
 @dataclass(slots=True)
 class Challenge:
-    """Outcomes of a newer version and of the one that guides, on the guided share.
-
-    Attributes:
-        version: the newer one.
-        newer, present: episodes of each.
-    """
+    """Outcomes of a newer version and of the one that guides, on the guided share."""
 
     number: int
     version: int

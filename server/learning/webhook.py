@@ -48,12 +48,7 @@ class _Message:
 
 
 class Webhook:
-    """Sends events to an address; `tell` may be called on any thread.
-
-    Args:
-        secret: key of the signatures.
-        client: sends the requests; tests pass their own.
-    """
+    """Sends events to an address; `tell` may be called on any thread."""
 
     def __init__(self, url: str, secret: bytes, client: httpx.AsyncClient | None = None) -> None:
         self._url = url
@@ -157,11 +152,7 @@ def signature(secret: bytes, message_id: str, timestamp: str, body: bytes) -> st
 
 
 def secret_bytes(secret: str) -> bytes:
-    """The key of a secret: `whsec_` and base64, or any other text as it is.
-
-    Raises:
-        ConfigError: it is empty, or what follows `whsec_` is not base64.
-    """
+    """The key of a secret: `whsec_` and base64, or any other text as it is."""
     if not secret:
         raise ConfigError(
             "QGUIDE_LEARN_WEBHOOK has no secret; set QGUIDE_LEARN_WEBHOOK_SECRET to that of the receiver (whsec_…)"
@@ -175,11 +166,7 @@ def secret_bytes(secret: str) -> bytes:
 
 
 def build_webhook(settings: Settings) -> Webhook | None:
-    """The webhook of the settings; None without an address.
-
-    Raises:
-        ConfigError: it has no secret.
-    """
+    """The webhook of the settings; None without an address."""
     if settings.learn_webhook is None:
         return None
     secret = settings.learn_webhook_secret

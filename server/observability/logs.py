@@ -54,11 +54,7 @@ def configure_logging(level: str) -> None:
 
 
 class Failures:
-    """structlog processor that turns `exc_info` into `exception`, a list of types and places.
-
-    Args:
-        messages: also include the messages of the exceptions.
-    """
+    """structlog processor that turns `exc_info` into `exception`, a list of types and places."""
 
     def __init__(self, *, messages: bool) -> None:
         self._messages = messages

@@ -35,8 +35,7 @@ _ACTION_OUTCOMES: Final[tuple[ActionOutcome, ...]] = get_args(ActionOutcome)
 _ENDINGS: Final[tuple[Ending, ...]] = get_args(Ending)
 
 Outcome = Literal["agreed", "disagreed", "failed"]
-_Series = tuple[Counter | Gauge | Histogram, tuple[str, ...]]
-"""A metric, and its labels."""
+_Series = tuple[Counter | Gauge | Histogram, tuple[str, ...]]  # a metric, and its labels
 
 
 class Metrics:
@@ -348,11 +347,7 @@ KEPT_S: Final = 1.0
 
 
 class Exposition:
-    """Metrics as text; scrapes of the same second share one page.
-
-    Args:
-        kept_s: time for which a page is served again.
-    """
+    """Metrics as text; scrapes of the same second share one page."""
 
     def __init__(self, metrics: Metrics, *, kept_s: float = KEPT_S, clock: Callable[[], float] = monotonic) -> None:
         self._metrics = metrics

@@ -12,8 +12,7 @@ from qguide.qnet.turns import paced
 from qguide.qnet.types import INSTRUCTING, History, Message, Role
 from qguide.server.own_bodies.schemas import CandidateMessage, ChatMessage
 
-_NAMED_CALLS: Final = 5
-"""Most tool calls that an error names."""
+_NAMED_CALLS: Final = 5  # most tool calls that an error names
 
 
 def to_history(messages: Sequence[ChatMessage], *, most: int, most_bytes: int) -> History:
@@ -55,7 +54,6 @@ class TriedCandidates:
 
         Args:
             by: its source if both counts and log-likelihoods are known.
-            greedy_weight: added to the log share of the greedy reply.
         """
         if not (self.counts and self.logprobs):
             by = "likelihood" if self.logprobs else "votes"

@@ -54,8 +54,7 @@ DEMO_Q = {
 _log = structlog.get_logger(__name__)
 
 _VERSION_DIGITS: Final = 12
-_NO_VERSION: Final = "0"
-"""Default version of what has no content to be known by: the fake, and the operator's own code."""
+_NO_VERSION: Final = "0"  # default version of what has no content to be known by: the fake, and the operator's own code
 _IMPORT_PATH: Final = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*")
 _FOLDER = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}(/[A-Za-z0-9][A-Za-z0-9._-]{0,127}){0,7}")
 _SHARE_OF_DECISION: Final = 0.9
@@ -270,10 +269,8 @@ async def serve_folder(
     """Verify and serve the Q model of a subfolder of `models_dir`, one load at a time.
 
     Args:
-        folder: path of the subfolder.
         version: None takes the start of the manifest's hash.
         replacing: see `AliasTable.add`.
-        unlicensed: serve it even if its manifest grants no licence.
     """
     path = _folder_beneath(settings.models_dir, folder)
     async with models.loading:

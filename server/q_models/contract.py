@@ -11,8 +11,7 @@ from qguide.qnet.types import Message, ScoreRequest, ToolCall
 from qguide.server.q_models.build import version_and_source
 from qguide.server.settings.settings import Settings
 
-_TOLERANCE = 1e-3
-"""Of two values of one candidate; passes of another shape round otherwise."""
+_TOLERANCE = 1e-3  # of two values of one candidate; passes of another shape round otherwise
 
 _TASK = Message("user", "You see a mug 1 and a desk 1. Your task is to: put the mug on the desk")
 _ACTIONS = ("Action: take mug 1", "Action: go to desk 1", "Action: look")

@@ -41,7 +41,6 @@ class AliasTable:
     """The names that requests can use, and the versions they resolve to.
 
     Attributes:
-        versions: `name@version` of each served Q model.
         aliases: plain names and aliases -> their targets.
         shadows: plain name -> the Q model that scores its requests a second time.
     """
@@ -278,13 +277,9 @@ class Models:
     """All models that a request can name, and the threads they run on.
 
     Attributes:
-        policy: the default policy.
-        paraphraser: the policy that rewords tasks; None if none is configured.
         upstreams: all upstreams, including the default policy if it is one.
         started_at: Unix time in seconds.
-        unknown: which unknown names mean a model that is served; see `Settings.unknown_models`.
         q_model_named: the settings name a Q model.
-        loading: held while one is loaded.
     """
 
     runtime: Runtime

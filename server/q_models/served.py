@@ -80,10 +80,7 @@ class Runtime:
     Attributes:
         thread: the device thread, which runs everything that does not wait on a network.
         shadow_thread: thread for shadow scoring, so that slow shadows delay no request.
-        timeout_s: limit for scoring, including waits.
         max_waiting: maximum queue length of the thread of a Q model that has its own.
-        redis: None if not configured.
-        score_cache: None disables caching of scores.
     """
 
     thread: DeviceThread
@@ -105,7 +102,6 @@ class ServedPolicy:
         context: context length in tokens; None for a fake, or an upstream whose settings name none.
         manifest: None for a fake, an upstream or a folder that is not a QGuide checkpoint.
         upstream_model: the model's name at its upstream; None if it runs in this process.
-        dialect: in which its upstream is asked.
         upstream: the policy itself if it is one upstream's, which also counts, compacts and passes on.
         pool: the policy itself if several draw in its place.
     """
@@ -173,12 +169,7 @@ class ServedQModel(ABC):
     """One version of a Q model; owned by the event loop.
 
     Attributes:
-        id: `name@version`.
-        manifest: None where there is no checkpoint.
         context: most tokens of history and candidate; None if unknown.
-        kind: name of its kind, for errors.
-        prompted: the chat model that is prompted for its values; None for any other Q model.
-        domain: the states that it was trained on; None where its checkpoint says nothing of them.
         ranks: its values mean nothing beyond the candidates of their own step.
         comparable: remedy for a caller who needs values that can be compared between steps.
         countable: remedy for a caller who needs its tokens counted, where it counts none.
@@ -300,7 +291,6 @@ class ServedQModel(ABC):
         """The result of `write` for the tokens of plain texts; None without a tokenizer here.
 
         Args:
-            special: see `Renderer.pieces`.
             write: called in the tokenizer's thread: a long text has very many tokens.
         """
         return None

@@ -95,12 +95,8 @@ class ScorerSource:
 
     Attributes:
         build: builds a scorer with an empty cache; called on the thread that will score with it.
-        manifest: None for a fake.
-        precision: the dtype of its computations.
         own_thread: score on a separate thread, because it waits on a network and the device thread
             must not.
-        renderer: makes tokens of messages as the Q model reads them; None for a fake.
-        domain: the states that it was trained on; None if unknown.
     """
 
     build: Callable[[], CachingScorer]
@@ -294,11 +290,7 @@ class ShadowScoring:
 
 @dataclass(frozen=True, slots=True)
 class QModelLease:
-    """The version of a Q model that a request holds until its end.
-
-    Attributes:
-        shadow: scores the same requests a second time; None for none.
-    """
+    """The version of a Q model that a request holds until its end."""
 
     model: ServedQModel
     scoring: ShadowScoring

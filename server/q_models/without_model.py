@@ -18,12 +18,7 @@ _VERSION: Final = "0"
 
 
 class NoQModel(ServedQModel):
-    """A Q model that refuses every score, for the same reason, and is not measured.
-
-    Args:
-        version: None takes "0".
-        reason: why there is no Q.
-    """
+    """A Q model that refuses every score, for the same reason, and is not measured."""
 
     def __init__(self, name: str, version: str | None, reason: str, runtime: Runtime) -> None:
         super().__init__(name, version or _VERSION, NONE, runtime)

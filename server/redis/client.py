@@ -29,8 +29,7 @@ NAMESPACE: Final = "qguide"
 _DATABASE: Final = re.compile(r"/?\d*")
 _log = structlog.get_logger(__name__)
 _MEMORY_ROWS: Final = 10_000
-_LATE_S: Final = 0.05
-"""A time-out that comes so much later than it should is told by a process that was busy itself."""
+_LATE_S: Final = 0.05  # a time-out that comes so much later than it should is told by a process that was busy itself
 
 
 class RedisLink:
@@ -38,7 +37,6 @@ class RedisLink:
 
     Args:
         timeout_s: Redis counts as down when a command takes longer.
-        ping_every_s: time between pings, which notice when Redis goes down or comes back.
     """
 
     def __init__(self, url: str, metrics: Metrics, *, timeout_s: float = 0.5, ping_every_s: float = 1.0) -> None:
@@ -189,7 +187,6 @@ class SharedRows:
     """Rows by key for a limited time: in Redis, and copies of one's own in memory for when it is down or absent.
 
     Args:
-        kind: part of the rows' names in Redis.
         most: rows in memory, of which the least recently used make room.
     """
 

@@ -17,8 +17,7 @@ from qguide.server.own_bodies.schemas import NOT_EMPTY, CandidateMessage, ChatMe
 from qguide.server.rerank.schemas import CachedTokens, PairScoreUsage, RerankBody
 from qguide.server.rerank.translation import relevance, tokens_of
 
-_LABEL: Final = "LABEL_0"
-"""transformers' name for the label of a classifier that has one."""
+_LABEL: Final = "LABEL_0"  # transformers' name for the label of a classifier that has one
 
 
 class PoolingRequest(RerankBody):

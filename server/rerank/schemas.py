@@ -24,8 +24,7 @@ from qguide.server.own_bodies.schemas import (
 )
 
 _OURS: Final = "(ours)"
-_VLLMS: Final = "(vLLM's)"
-"""Tags of the schemas that one path accepts; they are not fields."""
+_VLLMS: Final = "(vLLM's)"  # tags of the schemas that one path accepts; they are not fields
 
 TopN = Annotated[Positive | None, Field(description="number of documents to return, best first; null returns all")]
 Messages = Annotated[

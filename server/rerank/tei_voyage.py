@@ -19,8 +19,7 @@ from qguide.server.rerank.translation import best_first, relevance, tokens_of
 
 _JINA: Final = "(Jina's)"
 _TEI: Final = "(TEI's)"
-_VOYAGE: Final = "(Voyage's)"
-"""Tags of the schemas that one path accepts; they are not fields."""
+_VOYAGE: Final = "(Voyage's)"  # tags of the schemas that one path accepts; they are not fields
 
 _VOYAGES: Final = ("truncation", "top_k")
 _JINAS: Final = ("top_n", "messages", "raw_scores", "use_activation")

@@ -166,10 +166,8 @@ class Continued:
     """A request with all of its items.
 
     Attributes:
-        own: items that the request brings itself.
         size: about so many bytes of them.
         chain: responses before it, the first first; as `RESPONSE_ID` or `RESPONSE_ID.N`.
-        conversation: id of its conversation, "" for none.
     """
 
     body: ResponsesRequest

@@ -16,8 +16,7 @@ from qguide.server.redis.client import NAMESPACE, RedisLink
 
 T = TypeVar("T")
 
-_ROOM: Final = 4
-"""Rows hold more than the items that they stand for: tools, instructions, candidates not taken."""
+_ROOM: Final = 4  # rows hold more than the items that they stand for: tools, instructions, candidates not taken
 
 
 class Shelf:

@@ -35,8 +35,7 @@ from qguide.server.settings.settings import Settings
 
 OPENED: Final = 101
 _CREATE: Final = "response.create"
-_READ: Final = "response.processed"
-"""Codex may say that it has read a response, which changes nothing."""
+_READ: Final = "response.processed"  # Codex may say that it has read a response, which changes nothing
 _KEPT: Final = ("http_version", "path", "raw_path", "query_string", "root_path", "client", "server")
 _OF_HANDSHAKES: Final = (b"sec-websocket-", b"connection", b"upgrade", b"content-", b"x-request-id")
 """Headers, or their beginnings, that requests of a connection do not share with its handshake."""

@@ -41,8 +41,7 @@ from qguide.server.settings.settings import Settings
 _UNANSWERED: Final = ("queued", "in_progress")
 _ANSWERED: Final = ("completed", "incomplete")
 _ITEMS: Final = TypeAdapter(list[InputItem])
-_LOST_S: Final = 60.0
-"""Beyond a step's time limit, until a response in the background is taken for lost."""
+_LOST_S: Final = 60.0  # beyond a step's time limit, until a response in the background is taken for lost
 _LOOK_S: Final = 1.0  # between looks whether another server was told to stop a response
 
 
@@ -117,7 +116,6 @@ class StoredResponses:
         """Store a finished response, and continue its conversation.
 
         Args:
-            others: items of each candidate by its number.
             open_rows: gets the names of what is not stored, but kept while a WebSocket is open.
         """
         shelf = self._shelf if response["store"] else self._unstored
@@ -174,12 +172,7 @@ class StoredResponses:
         await self._shelf.put(row, size=request.size)
 
     async def run(self, response: Json, complete: Callable[[], Awaitable[Json]], failed: Callable[..., Json]) -> None:
-        """Answer in the background, and store the failure if there is no answer.
-
-        Args:
-            complete: makes and stores the answer.
-            failed: the response after an error.
-        """
+        """Answer in the background, and store the failure if there is no answer."""
         place = scoped_episode_id(response["id"])
         work = self._running[place] = asyncio.ensure_future(complete())
         try:

@@ -41,8 +41,7 @@ _SHARED: Final = (
     "prompt_cache_key",
 )
 """Parameters that chat completions call the same."""
-_UPSTREAM_TEMPERATURE: Final = 1.0
-"""OpenAI's default; what another upstream's is, its answers do not say."""
+_UPSTREAM_TEMPERATURE: Final = 1.0  # OpenAI's default; what another upstream's is, its answers do not say
 
 
 def read_request(

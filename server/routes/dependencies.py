@@ -121,8 +121,6 @@ class DirectRoute(BaseRoute):
     """Serves a POST endpoint that takes a body and one service.
 
     Args:
-        route: FastAPI's route of the endpoint.
-        service: makes the value of the endpoint's parameter `parameter`.
         unless: lower-case names of headers that only FastAPI's route reads.
     """
 

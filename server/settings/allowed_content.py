@@ -21,14 +21,12 @@ _PARTS: Final = frozenset(
 """Others hold tensors (`image_embeds`, `prompt_embeds`) or are one server's own."""
 _ADDRESSES: Final = frozenset(("url", "image_url", "video_url", "audio_url", "file_url", "fileUri", "file_uri"))
 _FILE: Final = "file_id"
-_BYTES: Final = frozenset(("file_data", "data"))
-"""Base64, where some upstreams take an address."""
+_BYTES: Final = frozenset(("file_data", "data"))  # base64, where some upstreams take an address
 _NOT_FETCHED: Final = frozenset(("input", "arguments", "args", "response", "citations", "annotations", "logprobs"))
 """Fields in which an address is text: arguments of a tool and its result, sources that an answer quotes."""
 _TOLD: Final = (("text", "data"), ("browser_state", "tabs"), ("browser_state", "state_changes"))
 """Likewise in parts of these types: a document of plain text, and what a caller's browser shows."""
-_UNUSUAL: Final = re.compile(r"[\s\\\x00-\x1f]")
-"""Characters that parsers of addresses take differently."""
+_UNUSUAL: Final = re.compile(r"[\s\\\x00-\x1f]")  # characters that parsers of addresses take differently
 _SHOWN: Final = 80
 _KINDS: Final = ("function", "custom")
 _CHOICES: Final = (*_KINDS, "allowed_tools")

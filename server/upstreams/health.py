@@ -24,7 +24,6 @@ class UpstreamWatch:
     """Last known state of each upstream.
 
     Args:
-        every_s: time between two checks.
         again_s: time between a first failure and the check that confirms it.
     """
 

@@ -61,17 +61,11 @@ _SHOWN_LINES: Final = 15
 class ManagedProcess:
     """A child process in its own session, which does not outlive this process.
 
-    Attributes:
-        name: its name in error messages.
-
     Args:
         command: command line, run by a guard that kills it when this process is gone. A piped
             process has no guard and must exit at the end of its input.
-        environment: its complete environment.
         output: file for its output, or a function that is called with each line on a separate
             thread. For a piped process this is only stderr.
-        piped: open pipes to its `stdin` and `stdout`.
-        folder: working folder; None is that of this process.
     """
 
     def __init__(

@@ -22,8 +22,7 @@ from qguide.server.upstreams.managed_process import ManagedProcess, child_enviro
 
 _log = structlog.get_logger(__name__)
 
-_NO_HOST: Final = "none.invalid"
-"""Names no machine (RFC 2606); vLLM takes an empty list of domains for no limit."""
+_NO_HOST: Final = "none.invalid"  # names no machine (RFC 2606); vLLM takes an empty list of domains for no limit
 _MODULE: Final = "vllm.entrypoints.openai.api_server"
 _POLL_S: Final = 0.2
 _ASK_STARTING_S: Final = 1.0
@@ -46,12 +45,6 @@ class VllmProcess:
         is_lost: True from its exit, or too long without an answer, until it answers again.
 
     Args:
-        python: interpreter that has vLLM installed.
-        media_hosts: hosts of images that it may fetch; "*" is any.
-        arguments: additional command-line options for vLLM, which take precedence.
-        environment: environment variables to pass on besides those of `child_environment`.
-        first_wait_s: delay before the first restart.
-        longest_wait_s: longest delay before any restart.
         silent_s: longest time without a 200 from /health; during a start it is `ready_s`.
     """
 
