@@ -28,7 +28,6 @@ from benchmarks.measurement.tables import print_table
 from qguide.qnet.errors import ConfigError
 from qguide.qnet.types import History, Message
 from qguide.server.episodes.recorder import EpisodeRecorder
-from qguide.server.episodes.redaction import NoRedaction
 from qguide.server.episodes.redis_store import RedisEpisodeStore
 from qguide.server.episodes.service import Episodes
 from qguide.server.episodes.state import Offer
@@ -232,7 +231,7 @@ async def _link(config: EpisodesBench, store: Store) -> AsyncIterator[RedisLink 
 async def _recorder() -> AsyncIterator[EpisodeRecorder]:
     """A recorder, without which no step is kept; nothing is written."""
     with TemporaryDirectory() as folder:
-        yield EpisodeRecorder(Path(folder), max_file_bytes=_ROOM, max_files=1, redactor=NoRedaction())
+        yield EpisodeRecorder(Path(folder), max_file_bytes=_ROOM, max_files=1)
 
 
 def _store(link: RedisLink | None) -> EpisodeStore:

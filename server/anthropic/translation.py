@@ -1,7 +1,6 @@
 """Translation between Anthropic's messages and chat completions' guided steps. Pure."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, Final
 
 from qguide.qnet.dialects.messages_answers import message_of
@@ -10,7 +9,8 @@ from qguide.qnet.dialects.shapes import ASKED, Json, answer_format
 from qguide.qnet.errors import InvalidRequestError
 from qguide.server.anthropic.schemas import Block, MessagesRequest, Prompt, ToolChoice, Turn
 from qguide.server.anthropic.tools import read_tools, toolset_of
-from qguide.server.chat.schemas import ChatCompletionRequest, chat_request_of
+from qguide.server.chat.schemas import chat_request_of
+from qguide.server.chat.translation import Translated
 from qguide.server.settings.allowed_parameters import without_effect
 
 CALLED_HERE: Final = {"stop": "stop_sequences", "response_format": "output_config.format"}
@@ -18,19 +18,9 @@ CALLED_HERE: Final = {"stop": "stop_sequences", "response_format": "output_confi
 
 _WITHOUT_EFFECT: Final = frozenset(
     (
-        *("n", "max_completion_tokens", "stream_options"),
-        "betas",
-        "billing_policy",
-        "cache_control",
-        "context_management",
-        "diagnostics",
-        "fallback_credit_token",
-        "fallbacks",
-        "inference_geo",
-        "service_tier",
-        "speed",
-        "user_profile_id",
-        "workspace_id",
+        *("n", "max_completion_tokens", "stream_options", "betas", "billing_policy", "cache_control"),
+        *("context_management", "diagnostics", "fallback_credit_token", "fallbacks", "inference_geo"),
+        *("service_tier", "speed", "user_profile_id", "workspace_id"),
     )
 )
 """Anthropic's parameters that chat completions have not, or with other values, and theirs that an
@@ -39,24 +29,9 @@ them counts on tools that nobody would run."""
 _TOOL_CHOICES: Final = {"auto": "auto", "any": "required", "none": "none"}
 
 
-@dataclass(frozen=True, slots=True)
-class TranslatedMessages:
-    """A request as a chat completion, and what its answer depends on.
-
-    Attributes:
-        thinks: the caller wants the upstream's thoughts as blocks.
-        toolsets: names of the toolsets whose tools may be called.
-    """
-
-    chat: ChatCompletionRequest
-    stop_sequences: Sequence[str]
-    thinks: bool
-    warnings: tuple[str, ...]
-    toolsets: tuple[str, ...] = ()
-
-
-def read_message(body: MessagesRequest) -> TranslatedMessages:
+def read_message(body: MessagesRequest) -> Translated:
     """Translate a request to a chat completion's."""
+    wanted = body.output_config
     chat = chat_prompt(body) | {
         "max_tokens": body.max_tokens,
         "temperature": body.temperature,
@@ -64,17 +39,17 @@ def read_message(body: MessagesRequest) -> TranslatedMessages:
         "top_k": body.top_k,
         "seed": body.seed,
         "stop": body.stop_sequences or None,
-        "response_format": _response_format(body),
+        "response_format": answer_format(wanted.format.schema_) if wanted and wanted.format else None,
         "user": body.metadata and body.metadata.user_id,
     }
     thinks = body.thinking is not None and body.thinking.type != "disabled"
     passed_on = {k: v for k, v in body.parameters.items() if k not in _WITHOUT_EFFECT}
     given = {name: value for name, value in chat.items() if value is not None} | (ASKED if thinks else {})
-    return TranslatedMessages(
+    return Translated(
         chat_request_of(passed_on | given),
-        body.stop_sequences or (),
         thinks,
-        tuple(_warnings(body)),
+        _warnings(body),
+        body.stop_sequences or (),
         tuple(filter(None, map(toolset_of, body.tools or ()))),
     )
 
@@ -101,23 +76,16 @@ def _tool_choice(choice: ToolChoice) -> str | Json:
     return {"type": "function", "function": {"name": choice.name}}
 
 
-def _response_format(body: MessagesRequest) -> Json | None:
-    format_ = body.output_config and body.output_config.format
-    return answer_format(format_.schema_) if format_ else None
-
-
-def _warnings(body: MessagesRequest) -> list[str]:
-    warnings: list[str] = []
+def _warnings(body: MessagesRequest) -> tuple[str, ...]:
     dropped = {*(_WITHOUT_EFFECT & body.parameters.keys())}
     if body.output_config and body.output_config.effort:
         dropped.add("output_config.effort")
-    warnings += without_effect(dropped)
-    if thoughts := _foreign_thoughts(body.messages):
-        warnings.append(f"{thoughts} thinking blocks were left out, because no upstream of this server gave them")
-    return warnings
+    foreign = sum(block.type in THINKING and thoughts_field(block) is None for block in _blocks(body.messages))
+    said = f"{foreign} thinking blocks were left out, because no upstream of this server gave them"
+    return (*without_effect(dropped), *([said] if foreign else []))
 
 
-def answer_of(completion: Json, asked: TranslatedMessages, native: Mapping[str, Any] | None = None) -> Json:
+def answer_of(completion: Json, asked: Translated, native: Mapping[str, Any] | None = None) -> Json:
     """The response body: Anthropic's message, extended by `qguide`."""
     message, warnings = message_of(
         completion, thinks=asked.thinks, stop_sequences=asked.stop_sequences, native=native, toolsets=asked.toolsets
@@ -125,12 +93,6 @@ def answer_of(completion: Json, asked: TranslatedMessages, native: Mapping[str, 
     guidance = completion["qguide"]
     guidance["warnings"] += [*asked.warnings, *warnings]
     return message | {"qguide": guidance}
-
-
-def _foreign_thoughts(turns: Sequence[Turn]) -> int:
-    """Number of thinking blocks that no upstream of this server gave, so that none gets them."""
-    blocks = _blocks(turns)
-    return sum(block.type in THINKING and thoughts_field(block) is None for block in blocks)
 
 
 def _referenced_tools(turns: Sequence[Turn]) -> set[str]:

@@ -3,9 +3,10 @@
 import asyncio
 import json
 from collections.abc import Callable
-from dataclasses import dataclass
+from functools import partial
 from typing import Final, Literal, Protocol, runtime_checkable
 
+from fastapi import Request
 from pydantic import BaseModel, Field
 
 from qguide.qnet.dialects.shapes import Json
@@ -15,6 +16,7 @@ from qguide.server.chat.schemas import GuidanceOptions, chat_request_of
 from qguide.server.chat.translation import read_request, to_chat_history
 from qguide.server.guidance.readable_view import readable_view
 from qguide.server.guidance.step_types import GuidedStepRequest
+from qguide.server.http.bodies import translate_body
 from qguide.server.q_models.registry import Models
 from qguide.server.q_models.served import ServedPolicy
 from qguide.server.settings.settings import Settings
@@ -28,7 +30,6 @@ class CountsTokens(Protocol):
 
     async def count_tokens(self, history: History) -> int:
         """Tokens of a history as the policy reads it, however many they are."""
-        ...
 
 
 class TokenSource(BaseModel):
@@ -46,45 +47,44 @@ class CountedTokens(BaseModel):
     qguide: TokenSource
 
 
-@dataclass(frozen=True, slots=True)
-class CountedPrompt:
-    """A prompt to count.
-
-    Attributes:
-        history: tools are in it as their JSON, because chat templates write them so.
-        step: the request that an upstream would get; None if the policy is none.
-    """
-
-    history: History
-    has_tools: bool
-    step: GuidedStepRequest | None
-
-
 async def count_tokens(
-    prompt: CountedPrompt, q_model: str | None, policy: ServedPolicy, models: Models
+    request: Request,
+    prompt: Callable[[], Json],
+    as_it_came: Callable[..., GuidedStepRequest],
+    *,
+    model: str | None,
+    q_model: str | None,
 ) -> CountedTokens:
     """Count by the tokenizer of the policy, by its upstream, or else by that of the Q model.
 
     The Q model's count says how much of the Q model's context the prompt takes, and estimates what
     it takes of the upstream's, images aside: where the upstream has no such route, fails, or takes
     more than five seconds. `exact` is false then, and with tools for a policy in this process.
+
+    Args:
+        prompt: translates the request to the fields of a chat completion's body.
+        as_it_came: adds the caller's own request to a step, for an upstream of its dialect.
     """
+    models: Models = request.app.state.models
+    policy = models.find_policy(model)
+    read = partial(_read, prompt, policy, request.app.state.settings, as_it_came)
+    history, has_tools, step = await translate_body(request, read)
     failure: Exception | None = None
     if isinstance(policy.model, CountsTokens):
-        tokens = await policy.model.count_tokens(prompt.history)
-        source = TokenSource(counted_by="policy", name=policy.name, exact=not prompt.has_tools)
+        tokens = await policy.model.count_tokens(history)
+        source = TokenSource(counted_by="policy", name=policy.name, exact=not has_tools)
         return CountedTokens(input_tokens=tokens, qguide=source)
-    if prompt.step and policy.upstream:
+    if step and policy.upstream:
         told = None
         try:
             async with asyncio.timeout(_COUNTING_S):
-                told = await policy.upstream.count_prompt(prompt.step.history, prompt.step.sampling)
+                told = await policy.upstream.count_prompt(step.history, step.sampling)
         except (UpstreamError, TimeoutError) as error:  # an estimate is better than no number
             failure = error
         if told is not None:
             source = TokenSource(counted_by="upstream", name=policy.name, exact=True)
             return CountedTokens(input_tokens=told, qguide=source)
-    q_model, counted = await models.q_models.count_tokens(q_model, prompt.history)
+    q_model, counted = await models.q_models.count_tokens(q_model, history)
     if counted is None and isinstance(failure, UpstreamError):
         raise failure
     if counted is None:
@@ -97,18 +97,10 @@ async def count_tokens(
     return CountedTokens(input_tokens=counted, qguide=source)
 
 
-def read_prompt(
-    prompt: Callable[[], Json],
-    policy: ServedPolicy,
-    settings: Settings,
-    as_it_came: Callable[[GuidedStepRequest], GuidedStepRequest] = lambda step: step,
-) -> CountedPrompt:
-    """Read a prompt.
-
-    Args:
-        prompt: translates it to the fields of a chat completion's body.
-        as_it_came: adds the caller's own request, for an upstream of its dialect.
-    """
+def _read(
+    prompt: Callable[[], Json], policy: ServedPolicy, settings: Settings, as_it_came: Callable[..., GuidedStepRequest]
+) -> tuple[History, bool, GuidedStepRequest | None]:
+    """The history with the tools as JSON, as chat templates write them; if there are some; an upstream's step."""
     fields = {name: value for name, value in prompt().items() if value is not None}
     chat = chat_request_of(fields)
     history, flaw = to_chat_history(
@@ -116,7 +108,7 @@ def read_prompt(
     )
     step = None
     if policy.upstream_model is not None:
-        step = as_it_came(read_request(chat, GuidanceOptions(), policy, settings))
+        step = as_it_came(read_request(chat, GuidanceOptions(), policy, settings), settings=settings)
     if flaw:
         view = readable_view(history) if policy.upstream_model else None
         if view is None:
@@ -126,4 +118,4 @@ def read_prompt(
     if tools:
         described = "\n".join(json.dumps(tool) for tool in tools)
         history = (Message("system", described), *history)
-    return CountedPrompt(history, bool(tools), step)
+    return history, bool(tools), step

@@ -3,7 +3,7 @@
 import time
 import uuid
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, replace
+from dataclasses import asdict, dataclass, replace
 from types import MappingProxyType
 from typing import Any, Final
 
@@ -27,17 +27,8 @@ from qguide.server.settings.settings import Settings
 
 _HARMLESS: Final = frozenset(
     (
-        "metadata",
-        "parallel_tool_calls",
-        "prediction",
-        "prompt_cache_key",
-        "reasoning",
-        "reasoning_effort",
-        "safety_identifier",
-        "service_tier",
-        "store",
-        "user",
-        "verbosity",
+        *("metadata", "parallel_tool_calls", "prediction", "prompt_cache_key", "reasoning", "reasoning_effort"),
+        *("safety_identifier", "service_tier", "store", "user", "verbosity"),
     )
 )
 """Parameters that a policy in this process may ignore, because the answer remains valid."""
@@ -56,6 +47,23 @@ _NEUTRAL: Final[Mapping[str, tuple[object, ...]]] = {
     "top_p": (1,),
 }
 """Values by which a parameter has no effect."""
+
+
+@dataclass(frozen=True, slots=True)
+class Translated:
+    """A request of another dialect as a chat completion, and what its answer depends on.
+
+    Attributes:
+        thinks: the caller wants the upstream's thoughts.
+        stop_sequences: texts that end a candidate, where the answer says which did.
+        toolsets: names of the toolsets whose tools may be called.
+    """
+
+    chat: ChatCompletionRequest
+    thinks: bool
+    warnings: tuple[str, ...]
+    stop_sequences: Sequence[str] = ()
+    toolsets: tuple[str, ...] = ()
 
 
 def read_request(

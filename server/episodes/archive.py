@@ -171,8 +171,6 @@ class EpisodeArchive:
             self._paths.setdefault(tree.task_id, deque(maxlen=MOST_EPISODES)).append(path)
         changed: dict[str, _Recorded] = {}
         for span, offer in self._offers.new():
-            if not offer.episode:
-                continue  # a row of before, which names no episode
             episode = self._episodes.setdefault(offer.episode, _begun(offer))
             if episode.told.steps and offer.depth <= episode.told.steps[-1].depth:
                 continue  # recorded again: the steps of an episode go ever deeper

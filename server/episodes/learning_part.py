@@ -69,5 +69,4 @@ class ShadowTally(BaseModel, frozen=True, extra="forbid"):
         if other is None or other.version != self.version:
             return self
         names = ("decisions", "room", "outside", "disagreed")
-        both = {name: getattr(self, name) + getattr(other, name) for name in names}
-        return self.model_copy(update=both)
+        return self.model_copy(update={name: getattr(self, name) + getattr(other, name) for name in names})

@@ -8,7 +8,6 @@ process writes its own files, so several processes can share a folder.
 """
 
 import asyncio
-import json
 import os
 import time
 import uuid
@@ -24,7 +23,7 @@ from pydantic import BaseModel
 
 from qguide.qnet.records import OfferRow, TreeRow
 from qguide.server.episodes.records import NotRecordableError, offer_rows, texts_of, took_actions, tree_row
-from qguide.server.episodes.redaction import RedactionError, Redactor
+from qguide.server.episodes.redaction import RedactionError, RedactionProcesses
 from qguide.server.episodes.state import Outcome, ServedEpisode
 from qguide.server.episodes.transcript import Transcript, read_transcript
 
@@ -87,7 +86,8 @@ class RotatedFile:
         if not self._may_rotate:
             return
         try:
-            files = [path for path in self._files() if path.stat().st_size and path != self._path]
+            written = sorted(self._folder.glob(f"{self._kind}-*.jsonl"))  # oldest first
+            files = [path for path in written if path.stat().st_size and path != self._path]
             for old in files[: max(0, len(files) + 1 - self._max_files)]:
                 old.unlink(missing_ok=True)
                 _log.warning("episode_file_removed", file=old.name, max_files=self._max_files)
@@ -95,10 +95,6 @@ class RotatedFile:
             _log.error("episode_file_not_removed", reason=error.strerror)
         else:
             self._may_rotate = False
-
-    def _files(self) -> list[Path]:
-        """All files of this kind, oldest first."""
-        return sorted(self._folder.glob(f"{self._kind}-*.jsonl"))
 
     def _has_room(self, path: Path, size: int) -> bool:
         """True if the file still exists and the rows fit; a deleted file is not created again."""
@@ -131,28 +127,12 @@ def _cut(path: Path, size: int) -> bool:
     return False
 
 
-def warn_of_old_trees(folder: Path) -> None:
-    """Log a warning if the folder has trees of version 1, of which nothing is read or learned.
-
-    A file's first line tells, because each process writes its own files.
-    """
-    old = 0
-    for path in folder.glob(f"{TREES}-*.jsonl"):
-        with suppress(OSError, ValueError, AttributeError), path.open("rb") as file:
-            old += json.loads(file.readline()).get("version") == 1
-    if old:
-        _log.warning(
-            "old_trees_not_read",
-            files=old,
-            remedy="stop the servers that write to this folder, run `qguide convert-records "
-            f"{folder}`, and start them again",
-        )
-
-
 class EpisodeRecorder:
     """Redacts and writes finished episodes."""
 
-    def __init__(self, folder: Path, *, max_file_bytes: int, max_files: int, redactor: Redactor) -> None:
+    def __init__(
+        self, folder: Path, *, max_file_bytes: int, max_files: int, redactor: RedactionProcesses | None = None
+    ) -> None:
         self._redactor = redactor
         # One at a time: a thread that converts an episode takes turns with the event loop.
         self._converting = asyncio.Lock()
@@ -181,7 +161,8 @@ class EpisodeRecorder:
 
     async def close(self) -> None:
         """Abort redactions; an episode that is being written is still completed."""
-        await self._redactor.close()
+        if self._redactor is not None:
+            await self._redactor.close()
 
     async def _rows(self, episode: ServedEpisode, records: Sequence[bytes]) -> tuple[TreeRow | None, list[OfferRow]]:
         outcome = episode.outcome
@@ -190,7 +171,8 @@ class EpisodeRecorder:
             raise NotRecordableError(episode.broken)
         async with self._converting:
             transcript, texts = await asyncio.to_thread(_read, records, outcome)
-        redacted = dict(zip(texts, await self._redactor.redact(texts), strict=True))
+        written = texts if self._redactor is None else await self._redactor.redact(texts)
+        redacted = dict(zip(texts, written, strict=True))
         async with self._converting:
             return await asyncio.to_thread(_rows_of, transcript, outcome, redacted, recorded_as=episode.uid)
 

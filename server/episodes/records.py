@@ -18,7 +18,6 @@ from typing import Any, Final
 from qguide.qnet.chat_messages import PART_END, message_key
 from qguide.qnet.decision.selection import EXPLORED
 from qguide.qnet.records import EARNED, JUDGED, DrawnRow, MessageRow, NodeRow, OfferedRow, OfferRow, TreeRow, rows_of
-from qguide.qnet.trial_statistics import ALPHA
 from qguide.qnet.types import INSTRUCTING, Message
 from qguide.server.episodes.state import Offer, Outcome
 from qguide.server.episodes.transcript import Transcript
@@ -29,6 +28,10 @@ Redact = Callable[[str], str]
 ENVIRONMENT: Final = "served"
 AGENT: Final = "agent"
 """The `source` of an action that no policy of this server drew."""
+_AS_OFFERED: Final = (
+    *("q_model", "asked", "reason", "tau", "completion_tokens", "duration_ms", "judge", "threshold"),
+    *("out_of_domain", "shadow", "propensity"),
+)
 
 
 class NotRecordableError(Exception):
@@ -68,12 +71,8 @@ class _Step:
 
 def took_actions(episode: Transcript, outcome: Outcome) -> bool:
     """False if the first step was stopped and nothing else done: there is no path then."""
-    first = episode.offers[0] if len(episode.offers) == 1 else None
-    return first is None or not first.stopped or outcome.action is not None or _acted(episode)
-
-
-def _acted(episode: Transcript) -> bool:
-    return any(message.role == "assistant" for message in episode.messages)
+    acted = outcome.action is not None or any(message.role == "assistant" for message in episode.messages)
+    return acted or len(episode.offers) != 1 or not episode.offers[0].stopped
 
 
 def tree_row(episode: Transcript, outcome: Outcome, redact: Redact, *, recorded_as: str = "") -> TreeRow:
@@ -173,6 +172,16 @@ def offer_rows(
     task = task_id(system, PART_END.join(message.text for message in opening))
     steps = _steps(episode, outcome, redact)
     for depth, offer in episode.steps:
+        arm, window = offer.arm, offer.window
+        learned = arm and {
+            "arm": "guided" if arm.guided else "unguided",
+            "trial": arm.trial,
+            "trial_share": arm.share,
+            "trial_guess": arm.guess,
+            "challenger": arm.challenger,
+            "group": arm.group,
+            "alpha": arm.alpha,
+        }
         yield OfferRow(
             task_id=task,
             depth=depth,
@@ -188,35 +197,19 @@ def offer_rows(
             ),
             chosen=redact(offer.chosen),
             taken=steps[depth - 1].action if depth <= len(steps) else "",
-            q_model=offer.q_model,
             policy=offer.policy or AGENT,
             outcome_reward=outcome.reward,
             episode=recorded_as,
-            asked=offer.asked,
-            reason=offer.reason,
-            tau=offer.tau,
-            completion_tokens=offer.completion_tokens,
-            duration_ms=offer.duration_ms,
-            judge=offer.judge,
-            left_out_messages=offer.window.left_out_messages if offer.window else 0,
-            left_out_tokens=offer.window.left_out_tokens if offer.window else 0,
-            threshold=offer.threshold,
+            left_out_messages=window.left_out_messages if window else 0,
+            left_out_tokens=window.left_out_tokens if window else 0,
             actions=tuple(
                 action.model_copy(update={"candidates": tuple(map(redact, action.candidates))})
                 for action in offer.actions
             ),
-            out_of_domain=offer.out_of_domain,
-            shadow=offer.shadow,
             shadow_chosen=redact(offer.shadowed.chosen) if offer.shadowed else "",
-            trial=offer.arm.trial if offer.arm else 0,
-            trial_share=offer.arm.share if offer.arm else 0.0,
-            trial_guess=offer.arm.guess if offer.arm else None,
-            challenger=offer.arm.challenger if offer.arm else False,
-            group=offer.arm.group if offer.arm else "",
-            alpha=offer.arm.alpha if offer.arm else ALPHA,
             at=at,
-            arm="" if offer.arm is None else "guided" if offer.arm.guided else "unguided",
-            propensity=offer.propensity,
+            **{name: getattr(offer, name) for name in _AS_OFFERED},
+            **(learned or {}),
         )
 
 
@@ -256,16 +249,11 @@ def _steps(episode: Transcript, outcome: Outcome, redact: Redact) -> list[_Step]
         return steps
     text = offer.chosen if outcome.action is None else outcome.action
     reply = offer.calling.get(text, Message("assistant", text))
-    answer = _answer(reply, outcome.observation)
+    answer = Message("user", outcome.observation)
+    if outcome.observation and len(reply.tool_calls) == 1:
+        answer = Message("tool", outcome.observation, tool_call_id=reply.tool_calls[0].id)
     last = _Step(redact(text), _redacted(reply, redact, ids), (_redacted(answer, redact, ids),))
     return [*steps, last]
-
-
-def _answer(reply: Message, observation: str) -> Message:
-    """The observation of the last action, which is told as a text."""
-    if observation and len(reply.tool_calls) == 1:
-        return Message("tool", observation, tool_call_id=reply.tool_calls[0].id)
-    return Message("user", observation)
 
 
 class _CallIds(dict[str, str]):

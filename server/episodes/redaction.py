@@ -13,7 +13,7 @@ import sys
 from asyncio.subprocess import PIPE, Process
 from collections.abc import Sequence
 from contextlib import suppress
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 import structlog
 
@@ -29,29 +29,6 @@ _log = structlog.get_logger(__name__)
 
 class RedactionError(Exception):
     """The texts could not be redacted, so nothing may be written; the message is the reason."""
-
-
-class Redactor(Protocol):
-    """Replaces the texts of an episode by those that may be written."""
-
-    async def redact(self, texts: Sequence[str]) -> list[str]:
-        """Redact texts, keeping their order."""
-        ...
-
-    async def close(self) -> None:
-        """Abort running redactions."""
-        ...
-
-
-class NoRedaction:
-    """Leaves all texts unchanged; used if no redaction function is configured."""
-
-    async def redact(self, texts: Sequence[str]) -> list[str]:
-        """Return the same texts."""
-        return list(texts)
-
-    async def close(self) -> None:
-        """Do nothing."""
 
 
 class RedactionProcesses:

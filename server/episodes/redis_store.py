@@ -148,17 +148,20 @@ class RedisEpisodeStore:
         async def shared() -> bool:
             return bool(await self._link.client.set(name, b"", nx=True, ex=_CLAIM_S))
 
-        async def give_back() -> None:
-            await self._link.client.delete(name)
+        async def give_back() -> bool:
+            return bool(await self._link.client.delete(name))
+
+        async def alone() -> bool:
+            return True
 
         # Without Redis every replica has the claim: an episode that is recorded twice is better
         # than one that is lost.
-        mine = await self._link.use(shared, _unshared, repeatable=False)
+        mine = await self._link.use(shared, alone, repeatable=False)
         try:
             yield mine
         finally:
             if mine:
-                await self._link.use(give_back, _nothing)
+                await self._link.use(give_back, alone)  # without Redis the claim expires by itself
 
     async def _update_shared(self, episode_id: str, change: Change) -> ServedEpisode:
         name = _name(episode_id)
@@ -248,14 +251,6 @@ def _later(shared: ServedEpisode | None, own: ServedEpisode | None) -> ServedEpi
     if shared is None or own is None:
         return shared or own
     return own if _progress(own) > _progress(shared) else shared
-
-
-async def _unshared() -> bool:
-    return True
-
-
-async def _nothing() -> None:
-    """Fallback while Redis is down: the claim expires by itself."""
 
 
 def _progress(episode: ServedEpisode) -> tuple[bool, bool, int]:

@@ -6,7 +6,6 @@ import sqlite3
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterable, Sequence
 from contextlib import asynccontextmanager, closing, suppress
 from dataclasses import dataclass, replace
-from functools import partial
 from typing import Any, Final, TypeVar
 from weakref import WeakValueDictionary
 
@@ -14,8 +13,8 @@ import structlog
 
 from qguide.qnet.errors import EpisodeClosedError, EpisodeFullError, InvalidRequestError, UnknownEpisodeError
 from qguide.qnet.types import History, Message
-from qguide.server.episodes.recorder import NOT_WRITTEN, EpisodeRecorder, warn_of_old_trees
-from qguide.server.episodes.redaction import NoRedaction, RedactionProcesses, Redactor, require_redaction
+from qguide.server.episodes.recorder import NOT_WRITTEN, EpisodeRecorder
+from qguide.server.episodes.redaction import RedactionProcesses, require_redaction
 from qguide.server.episodes.state import EpisodeChange, EpisodeLimits, Offer, Outcome, ServedEpisode
 from qguide.server.episodes.store import EpisodeStore, MemoryEpisodeStore
 from qguide.server.observability.metrics import Metrics
@@ -170,14 +169,9 @@ class Episodes:
         self._hear(place, episode)
         if outcome is not None:
             await self.close(episode_id, Outcome(reward=outcome, by="header"))
-        elif episode.outcome is None:
-            await self._end_by_rule(episode_id, history, final=final)
-
-    async def _end_by_rule(self, episode_id: str, history: History, *, final: bool) -> None:
-        outcome = ruled_outcome(self._rules, history, final=final)
-        if outcome is not None:
+        elif episode.outcome is None and (ruled := ruled_outcome(self._rules, history, final=final)) is not None:
             with suppress(EpisodeClosedError):  # by another step of it, meanwhile
-                await self.close(episode_id, Outcome(reward=outcome, by="rule"))
+                await self.close(episode_id, Outcome(reward=ruled, by="rule"))
 
     def _require_open(self, episode: ServedEpisode, outcome: float | None) -> None:
         episode.require_open(outcome)
@@ -284,7 +278,8 @@ class Episodes:
                 await self._tell(place, episode if why_not else episode.written())
             finally:
                 if not why_not:
-                    episode = await self._store.update(place, partial(_written, episode))
+                    closed = episode
+                    episode = await self._store.update(place, lambda known: EpisodeChange((known or closed).written()))
         if why_not == NOT_WRITTEN and len(self._unwritten) < _MOST_UNWRITTEN:
             self._unwritten[place] = episode
         elif not why_not:  # there is room again
@@ -322,8 +317,7 @@ def build_recorder(settings: Settings) -> EpisodeRecorder | None:
     """Build the recorder of finished episodes; None if no folder is configured."""
     if (folder := settings.episodes_folder) is None:
         return None
-    warn_of_old_trees(folder)
-    redactor: Redactor = NoRedaction()
+    redactor = None
     if name := settings.episodes_redact:
         timeout_s = settings.episodes_redact_timeout_s
         require_redaction(name, timeout_s=timeout_s)
@@ -377,7 +371,3 @@ def _closed(episode_id: str, outcome: Outcome, known: ServedEpisode | None) -> S
             "it has expired (QGUIDE_EPISODES_TTL_S, QGUIDE_EPISODES_MEMORY_BYTES)"
         )
     return known.closed(outcome)
-
-
-def _written(closed: ServedEpisode, known: ServedEpisode | None) -> EpisodeChange:
-    return EpisodeChange((known or closed).written())

@@ -200,8 +200,7 @@ class ServedEpisode(_State):
                 "before": self.before if again else self.last,
                 "last": latest,
                 "arm": self.arm if self.steps else offer.arm,
-                "shadow": self.shadow if again else self._shadow_with(offer.shadowed),
-                "policies": self.policies if again else self._policies_with(offer.drawn_by),
+                **({} if again else self._tallies_with(offer)),
             }
         )
         if not keep or self.broken:
@@ -214,11 +213,12 @@ class ServedEpisode(_State):
             return EpisodeChange(moved._without_records(broken=unreadable))
         return moved._recorded(new, offer, messages=len(history), seen=seen)
 
-    def _shadow_with(self, one: Shadowed | None) -> ShadowTally | None:
-        return ShadowTally.of(one).plus(self.shadow) if one else self.shadow
-
-    def _policies_with(self, name: str) -> Mapping[str, int]:
-        return {**self.policies, name: self.policies.get(name, 0) + 1} if name else self.policies
+    def _tallies_with(self, offer: Offer) -> dict[str, object]:
+        one, name = offer.shadowed, offer.drawn_by
+        return {
+            "shadow": ShadowTally.of(one).plus(self.shadow) if one else self.shadow,
+            "policies": {**self.policies, name: self.policies.get(name, 0) + 1} if name else self.policies,
+        }
 
     def _recorded(self, new: History, offer: Offer, *, messages: int, seen: str) -> "EpisodeChange":
         """One more record."""

@@ -52,22 +52,18 @@ class EpisodeStore(Protocol):
 
     async def get(self, episode_id: str) -> ServedEpisode | None:
         """The episode, or None if it is unknown."""
-        ...
 
     async def update(self, episode_id: str, change: Change) -> ServedEpisode:
         """Change an episode atomically.
 
         Exceptions of `change` propagate and leave the episode unchanged.
         """
-        ...
 
     async def records(self, episode_id: str) -> Sequence[bytes]:
         """The step records of an episode, in order; none if they are lost."""
-        ...
 
     def claimed(self, episode_id: str) -> AbstractAsyncContextManager[bool]:
         """Claim the episode for the block; False if another replica has claimed it."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)

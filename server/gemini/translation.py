@@ -8,7 +8,6 @@ import base64
 import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, Final
 
 from pydantic.alias_generators import to_camel
@@ -19,7 +18,8 @@ from qguide.qnet.dialects.messages_requests import arguments_of
 from qguide.qnet.dialects.shapes import ASKED, Json, OpenCalls, answer_format, assistant_turn, joined
 from qguide.qnet.errors import InvalidRequestError, MalformedHistoryError, UnsupportedParameterError
 from qguide.qnet.turns import paced
-from qguide.server.chat.schemas import ChatCompletionRequest, chat_request_of
+from qguide.server.chat.schemas import chat_request_of
+from qguide.server.chat.translation import Translated
 from qguide.server.gemini.schemas import (
     CallingConfig,
     Content,
@@ -50,20 +50,7 @@ _NUMBERS: Final = re.compile(r"\d+")
 _COUNTS: Final = re.compile(r"(min|max)(Items|Length|Properties)")
 
 
-@dataclass(frozen=True, slots=True)
-class TranslatedContents:
-    """A request as a chat completion, and what its answer depends on.
-
-    Attributes:
-        thinks: the caller wants the upstream's thoughts as parts.
-    """
-
-    chat: ChatCompletionRequest
-    thinks: bool
-    warnings: tuple[str, ...]
-
-
-def read_content(body: GenerateContentRequest, model: str) -> TranslatedContents:
+def read_content(body: GenerateContentRequest, model: str) -> Translated:
     """Translate a request to a chat completion's."""
     if _CACHED & body.parameters.keys():
         raise UnsupportedParameterError(
@@ -91,17 +78,14 @@ def read_content(body: GenerateContentRequest, model: str) -> TranslatedContents
     thinks = bool(thinking and thinking.include_thoughts)
     if thinking and thinking.model_extra:
         dropped |= {f"generationConfig.thinkingConfig.{name}" for name in thinking.model_extra}
-    return TranslatedContents(
-        chat_request_of({k: v for k, v in chat.items() if v is not None} | (ASKED if thinks else {})),
-        thinks,
-        tuple(without_effect(dropped | body.parameters.keys())),
-    )
+    given = {k: v for k, v in chat.items() if v is not None} | (ASKED if thinks else {})
+    return Translated(chat_request_of(given), thinks, without_effect(dropped | body.parameters.keys()))
 
 
 def known_config(given: Mapping[str, Any]) -> tuple[Json, tuple[str, ...]]:
     """Options of the draws that an upstream of this dialect gets, and a warning of the others, which make no text."""
     known = {to_camel(name): value for name, value in given.items() if to_camel(name) in _CONFIG}
-    return known, tuple(without_effect([f"generationConfig.{n}" for n in given if to_camel(n) not in _CONFIG]))
+    return known, without_effect([f"generationConfig.{n}" for n in given if to_camel(n) not in _CONFIG])
 
 
 def chat_prompt(body: GeminiPrompt, model: str) -> Json:
@@ -192,7 +176,7 @@ def _response_format(config: GenerationConfig) -> Json | None:
     return {"type": "json_object"} if config.response_mime_type == JSON_TYPE else None
 
 
-def answer_of(completion: Json, asked: TranslatedContents, native: Mapping[str, Any] | None = None) -> Json:
+def answer_of(completion: Json, asked: Translated, native: Mapping[str, Any] | None = None) -> Json:
     """The response body: Gemini's answer, extended by `qguide`."""
     answer, unparsed = content_of(completion, thinks=asked.thinks, native=native)
     guidance = completion["qguide"]
@@ -289,15 +273,12 @@ def _part(part: GeminiPart | ResultPart, place: str) -> Json:
     if isinstance(part, GeminiPart) and part.text is not None:
         return {"type": "text", "text": part.text}
     if blob := part.inline_data:
-        return _file(blob.mime_type, f"data:{blob.mime_type};base64,{_base64(blob.data)}", place)
+        # As data URLs have it: Google's SDK for Python sends the base64 of URLs, others no padding.
+        data = blob.data.replace("-", "+").replace("_", "/") + "=" * (-len(blob.data) % 4)
+        return _file(blob.mime_type, f"data:{blob.mime_type};base64,{data}", place)
     if file := part.file_data:
         return _file(file.mime_type or "image/", file.file_uri, place)
     raise _misplaced(place, "a user's turn has text, files and results of functions")
-
-
-def _base64(data: str) -> str:
-    """The base64 of data URLs; Google's SDK for Python sends that of URLs, others no padding."""
-    return data.replace("-", "+").replace("_", "/") + "=" * (-len(data) % 4)
 
 
 def _file(mime_type: str, address: str, place: str) -> Json:
@@ -306,15 +287,11 @@ def _file(mime_type: str, address: str, place: str) -> Json:
     if mime_type == "application/pdf" and address.startswith("data:"):
         return {"type": "file", "file": {"filename": "document.pdf", "file_data": address}}
     if mime_type.startswith("text/") and address.startswith("data:"):
-        return {"type": "text", "text": _decoded(address.partition(",")[2], place)}
+        try:
+            return {"type": "text", "text": base64.b64decode(address.partition(",")[2], validate=True).decode()}
+        except ValueError as error:
+            raise MalformedHistoryError(f"{place} is no text in UTF-8 and base64; send one") from error
     raise _misplaced(place, f"{mime_type[:40]!r} is no image, text or PDF file that is sent")
-
-
-def _decoded(data: str, place: str) -> str:
-    try:
-        return base64.b64decode(data, validate=True).decode()
-    except ValueError as error:
-        raise MalformedHistoryError(f"{place} is no text in UTF-8 and base64; send one") from error
 
 
 def _misplaced(place: str, why: str) -> MalformedHistoryError:

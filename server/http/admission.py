@@ -136,7 +136,9 @@ class Limiter:
             try:
                 yield headers
             finally:
-                await self._charge(caller, account.tokens)
+                if account.tokens and caller.tokens_per_day:
+                    budget, cost = _tokens(caller), account.tokens
+                    await self._windows(caller, lambda windows: windows.hit(budget, caller.name, cost=cost))
         finally:
             self._running[place] -= 1
             if not self._running[place]:
@@ -189,11 +191,6 @@ class Limiter:
         rest_s = math.ceil(reset_at - time.time() + rounding_s)
         return min(max(1, rest_s), item.get_expiry()), remaining
 
-    async def _charge(self, caller: Caller, tokens: int) -> None:
-        if tokens and caller.tokens_per_day:
-            budget = _tokens(caller)
-            await self._windows(caller, lambda windows: windows.hit(budget, caller.name, cost=tokens))
-
     async def _windows(self, caller: Caller, ask: Callable[[RateLimiter], Awaitable[Answer]]) -> Answer:
         if self._link is None:
             return await ask(self._own)
@@ -245,19 +242,21 @@ class TrustedHosts(HttpMiddleware):
         if not self._any:
             hosts = [value for name, value in scope["headers"] if name == b"host"]
             if not all(self._is_trusted(_name_in(host)) for host in hosts) or len(hosts) > 1:
-                raise _untrusted(b", ".join(hosts))
+                raise UntrustedHostError(
+                    f"the Host header is {b', '.join(hosts).decode('latin-1')[:80]!r}; this server accepts localhost, "
+                    "IP addresses and the names in QGUIDE_TRUSTED_HOSTS; add the name there "
+                    '(["qguide.example"]; ["*"] accepts any)'
+                )
         await self.app(scope, receive, send)
 
     def _is_trusted(self, name: str) -> bool:
-        return name in self._names or name.endswith(".localhost") or _is_address(name)
-
-
-def _untrusted(host: bytes) -> UntrustedHostError:
-    return UntrustedHostError(
-        f"the Host header is {host.decode('latin-1')[:80]!r}; this server accepts localhost, IP "
-        "addresses and the names in QGUIDE_TRUSTED_HOSTS; add the name there "
-        '(["qguide.example"]; ["*"] accepts any)'
-    )
+        if name in self._names or name.endswith(".localhost"):
+            return True
+        try:
+            ip_address(name)
+        except ValueError:
+            return False
+        return True
 
 
 def _name_in(host: bytes) -> str:
@@ -266,14 +265,6 @@ def _name_in(host: bytes) -> str:
     if text.startswith("["):
         return text[1:].partition("]")[0]
     return text.partition(":")[0].removesuffix(".")
-
-
-def _is_address(name: str) -> bool:
-    try:
-        ip_address(name)
-    except ValueError:
-        return False
-    return True
 
 
 class AdmissionMiddleware(HttpMiddleware):

@@ -8,7 +8,7 @@ import asyncio
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from time import monotonic
-from typing import Final, Literal, get_args
+from typing import Final, Literal, TypeVar, get_args
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 
@@ -17,7 +17,7 @@ from qguide.qnet.device.device_thread import Ending
 from qguide.qnet.judging.judge import CallOutcome
 from qguide.qnet.types import ActionOutcome, HistoryWindow, ThresholdAction
 from qguide.qnet.work import TokenUsage
-from qguide.server.observability.request_context import NoTracing, Tracing, charge_tokens
+from qguide.server.observability.request_context import Tracing, charge_tokens
 
 _SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60)
 _COUNTS = (1, 2, 3, 4, 5, 8, 16, 32, 64)
@@ -27,7 +27,6 @@ _AHEAD: Final = ("used", "wasted")
 _VERDICTS: Final = ("best", "behind", "budget", "ended")
 _STAGES: Final = ("sample", "score", "refine", "escalate")
 _SIGNS: Final = ("positive", "negative")
-_OUTCOMES: Final = ("agreed", "disagreed", "failed")
 _CALL_OUTCOMES: Final[tuple[CallOutcome, ...]] = get_args(CallOutcome)
 _CALL_TOKENS: Final = ("prompt", "completion")
 _ACTIONS: Final[tuple[ThresholdAction, ...]] = get_args(ThresholdAction)
@@ -35,6 +34,7 @@ _ACTION_OUTCOMES: Final[tuple[ActionOutcome, ...]] = get_args(ActionOutcome)
 _ENDINGS: Final[tuple[Ending, ...]] = get_args(Ending)
 
 Outcome = Literal["agreed", "disagreed", "failed"]
+Metric = TypeVar("Metric", Counter, Gauge, Histogram)
 _Series = tuple[Counter | Gauge | Histogram, tuple[str, ...]]  # a metric, and its labels
 
 
@@ -42,8 +42,9 @@ class Metrics:
     """The server's metrics in their own registry, and its tracing."""
 
     def __init__(self, tracing: Tracing | None = None) -> None:
-        self.tracing = tracing or NoTracing()
+        self.tracing = tracing or Tracing()
         self.registry = CollectorRegistry()
+        self._of_q_models: list[Counter | Gauge | Histogram] = []
         self._load: list[tuple[Gauge, Callable[[], float]]] = []
         self._watch_requests()
         self._watch_draws()
@@ -243,8 +244,10 @@ class Metrics:
 
     def start_calls(self, q_model: str) -> None:
         """Start the counters of a Q model's requests to its upstream at 0."""
-        for metric, labels in self._call_series(q_model):
-            metric.labels(*labels)
+        for outcome in _CALL_OUTCOMES:
+            self.judge_calls.labels(q_model, outcome)
+        for kind in _CALL_TOKENS:
+            self.judge_tokens.labels(q_model, kind)
 
     def count_shadow(self, q_model: str, outcome: Outcome) -> None:
         """Count one request that the Q model scored as a shadow."""
@@ -299,18 +302,8 @@ class Metrics:
 
     def remove_series(self, q_model: str) -> None:
         """Remove every series of a Q model that is no longer served."""
-        gone: list[_Series] = [
-            *self._rare_series(q_model),
-            *self._call_series(q_model),
-            *((self.scorer_tokens, (q_model, kind)) for kind in _TOKENS),
-            *((self.shadow_requests, (q_model, outcome)) for outcome in _OUTCOMES),
-        ]
-        for metric, labels in gone:
-            metric.remove(*labels)
-        for batches in (self.batch_requests, self.batch_seconds):
-            batches.remove(q_model)
-        self.cache_bytes.remove(q_model)
-        self.cache_evictions.remove(q_model)
+        for metric in self._of_q_models:
+            metric.remove_by_labels({"q_model": q_model})
 
     def _rare_series(self, q_model: str) -> Iterator[_Series]:
         yield self.episodes, (q_model,)
@@ -327,20 +320,21 @@ class Metrics:
         for stage in _STAGES:
             yield self.cost, (q_model, stage)
 
-    def _call_series(self, q_model: str) -> Iterator[_Series]:
-        yield from ((self.judge_calls, (q_model, outcome)) for outcome in _CALL_OUTCOMES)
-        yield from ((self.judge_tokens, (q_model, kind)) for kind in _CALL_TOKENS)
-
     def _gauge(self, name: str, text: str, labels: Sequence[str] = ()) -> Gauge:
-        return Gauge(f"qguide_{name}", text, labels, registry=self.registry)
+        return self._kept(Gauge(f"qguide_{name}", text, labels, registry=self.registry), labels)
 
     def _counter(self, name: str, text: str, labels: Sequence[str] = ()) -> Counter:
-        return Counter(f"qguide_{name}_total", text, labels, registry=self.registry)
+        return self._kept(Counter(f"qguide_{name}_total", text, labels, registry=self.registry), labels)
 
     def _histogram(
         self, name: str, text: str, labels: Sequence[str] = (), *, buckets: tuple[float, ...] = _SECONDS
     ) -> Histogram:
-        return Histogram(f"qguide_{name}", text, labels, buckets=buckets, registry=self.registry)
+        return self._kept(Histogram(f"qguide_{name}", text, labels, buckets=buckets, registry=self.registry), labels)
+
+    def _kept(self, metric: Metric, labels: Sequence[str]) -> Metric:
+        if "q_model" in labels:
+            self._of_q_models.append(metric)
+        return metric
 
 
 KEPT_S: Final = 1.0

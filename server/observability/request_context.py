@@ -20,7 +20,7 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 from contextvars import ContextVar
 from dataclasses import dataclass
 from hashlib import sha256
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import TYPE_CHECKING, Final
 
 from qguide.qnet.decision.decision import StepUsage
 from qguide.qnet.errors import ConfigError
@@ -124,62 +124,36 @@ def name_episode(episode_id: str) -> None:
         account.episode_id = episode_id
 
 
-class Tracing(Protocol):
-    """Destination of spans.
+class Tracing:
+    """Tracing that is switched off; the caller's trace still reaches upstreams.
 
     Attributes:
         records: False if spans go nowhere, so that nothing need be described.
     """
 
-    records: bool
-
-    def request(self, headers: Mapping[str, str]) -> AbstractContextManager[Describe]:
-        """Open the span of a request, as part of the caller's trace if `headers` name one."""
-        ...
-
-    def stage(self, name: str) -> AbstractContextManager[None]:
-        """Open the span of a stage of the current request."""
-        ...
-
-    def annotate(self, attributes: Attributes) -> None:
-        """Set attributes of the current span: within a stage the stage's, else the request's."""
-        ...
-
-    def add_event(self, name: str, attributes: Attributes) -> None:
-        """Add an event to the current span."""
-        ...
-
-    def close(self) -> None:
-        """Send the remaining spans."""
-        ...
-
-
-class NoTracing:
-    """Tracing that is switched off; the caller's trace still reaches upstreams."""
-
     records = False
 
     @contextmanager
     def request(self, headers: Mapping[str, str]) -> Iterator[Describe]:
-        """Pass the trace on that `headers` name."""
+        """Open the span of a request, as part of the caller's trace if `headers` name one."""
         with in_trace(headers):
             yield lambda name, attributes: None
 
     def stage(self, name: str) -> AbstractContextManager[None]:
-        """Do nothing."""
+        """Open the span of a stage of the current request."""
         return nullcontext()
 
     def annotate(self, attributes: Attributes) -> None:
-        """Do nothing."""
+        """Set attributes of the current span: within a stage the stage's, else the request's."""
 
     def add_event(self, name: str, attributes: Attributes) -> None:
-        """Do nothing."""
+        """Add an event to the current span."""
 
     def close(self) -> None:
-        """Do nothing."""
+        """Send the remaining spans."""
 
 
-class OtelTracing:
+class OtelTracing(Tracing):
     """Tracing through an OpenTelemetry span processor."""
 
     records = True
@@ -187,8 +161,10 @@ class OtelTracing:
     def __init__(self, processor: "SpanProcessor") -> None:
         from opentelemetry.sdk.resources import Resource
         from opentelemetry.sdk.trace import TracerProvider
+        from opentelemetry.trace import get_current_span
         from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
+        self._span = get_current_span
         resource = Resource.create({"service.name": "qguide"})
         self._provider = TracerProvider(resource=resource, shutdown_on_exit=False)
         self._provider.add_span_processor(processor)
@@ -215,8 +191,10 @@ class OtelTracing:
     def stage(self, name: str) -> Iterator[None]:
         """Open the span of a stage of the current request."""
         with self._tracer.start_as_current_span(name, record_exception=False, set_status_on_exception=False) as span:
+            headers: dict[str, str] = {}
+            self._propagator.inject(headers)
             try:
-                with in_trace(self._injected()):
+                with in_trace(headers):
                     yield
             except BaseException as error:
                 span.set_attribute("error.type", type(error).__name__)
@@ -224,31 +202,21 @@ class OtelTracing:
 
     def annotate(self, attributes: Attributes) -> None:
         """Set attributes of the current span."""
-        from opentelemetry.trace import get_current_span
-
-        get_current_span().set_attributes(attributes)
+        self._span().set_attributes(attributes)
 
     def add_event(self, name: str, attributes: Attributes) -> None:
         """Add an event to the current span."""
-        from opentelemetry.trace import get_current_span
-
-        get_current_span().add_event(name, attributes)
+        self._span().add_event(name, attributes)
 
     def close(self) -> None:
         """Send the remaining spans."""
         self._provider.shutdown()
 
-    def _injected(self) -> dict[str, str]:
-        """The current span as headers."""
-        headers: dict[str, str] = {}
-        self._propagator.inject(headers)
-        return headers
-
 
 def build_tracing(endpoint: str | None) -> Tracing:
     """Build the tracing that sends spans to an OTLP/HTTP endpoint; None switches it off."""
     if endpoint is None:
-        return NoTracing()
+        return Tracing()
     try:
         from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
         from opentelemetry.sdk.trace.export import BatchSpanProcessor

@@ -68,7 +68,7 @@ def build_models(settings: Settings) -> Models:
     check_policies(settings)
     runtime = build_runtime(settings)
     try:
-        upstreams = _build_upstreams(settings)
+        upstreams = tuple(_build_upstream(settings, name, one) for name, one in settings.upstreams.items())
         policy = _named_policy(settings.policy, settings, runtime.thread, upstreams)
         paraphraser = _build_paraphraser(settings, runtime.thread, upstreams)
         q_models = _build_q_models(settings, runtime, upstreams)
@@ -90,7 +90,7 @@ def build_models(settings: Settings) -> Models:
         raise
 
 
-def _build_upstream(settings: Settings, name: str, upstream: Upstream) -> OpenAICompatiblePolicy:
+def _build_upstream(settings: Settings, name: str, upstream: Upstream) -> ServedPolicy:
     """Build the policy of one upstream; nothing is sent before the first request."""
     limits = UpstreamLimits(
         timeout_s=upstream.timeout_s or min(settings.idle_timeout_s, settings.timeout_s * _SHARE_OF_DECISION),
@@ -101,24 +101,16 @@ def _build_upstream(settings: Settings, name: str, upstream: Upstream) -> OpenAI
         breaker_failures=upstream.breaker_failures,
         breaker_open_s=upstream.breaker_open_s,
     )
-    return OpenAICompatiblePolicy.of(
+    policy = OpenAICompatiblePolicy.of(
         name, upstream, upstream.api_key, limits, takes_cache_salt=upstream.cache_salt, streams=upstream.stream
     )
-
-
-def _build_upstreams(settings: Settings) -> tuple[ServedPolicy, ...]:
-    """Build the policy of every upstream; nothing is sent before the first request."""
-    return tuple(_served(_build_upstream(settings, name, one), one) for name, one in settings.upstreams.items())
-
-
-def _served(policy: OpenAICompatiblePolicy, settings: Upstream) -> ServedPolicy:
     return ServedPolicy(
-        policy.name,
+        name,
         policy,
         "upstream",
-        context=settings.context,
-        upstream_model=settings.model,
-        dialect=settings.dialect,
+        context=upstream.context,
+        upstream_model=upstream.model,
+        dialect=upstream.dialect,
         upstream=policy,
     )
 
@@ -130,10 +122,6 @@ def _named_policy(
     for upstream in upstreams:
         if upstream.name == named:
             return upstream
-    return _build_policy(named, settings, thread)
-
-
-def _build_policy(named: str, settings: Settings, thread: DeviceThread) -> ServedPolicy:
     if named == SCRIPTED:
         return ServedPolicy(SCRIPTED, ScriptedPolicy(), SCRIPTED)
     folder = embedded_path("policy") if named == EMBEDDED else Path(named)

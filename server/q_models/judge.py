@@ -15,7 +15,8 @@ from qguide.qnet.judging.settings import JudgeSettings
 from qguide.qnet.policies.openai_compatible import OpenAICompatiblePolicy
 from qguide.qnet.scoring.rules import split_rules
 from qguide.qnet.types import ScoreRequest, ScoreResult
-from qguide.server.q_models.served import Prompted, Runtime, ServedPolicy, ServedQModel, join, plain_name
+from qguide.server.q_models.schemas import JudgeCard
+from qguide.server.q_models.served import Runtime, ServedPolicy, ServedQModel, join, plain_name
 from qguide.server.settings.settings import Settings
 
 JUDGE: Final = "judge:"
@@ -33,7 +34,7 @@ class JudgeQModel(ServedQModel):
 
     def __init__(self, name: str, version: str, judge: Judge, runtime: Runtime) -> None:
         super().__init__(name, version, "judge", runtime, content=judge.digest)
-        self.prompted = Prompted(judge.model, judge.settings.mode)
+        self.prompted = JudgeCard(model=judge.model, mode=judge.settings.mode)
         self.context = judge.context
         self.ranks = judge.ranks
         self._judge = judge

@@ -10,7 +10,7 @@ from qguide.qnet.errors import ConfigError
 from qguide.qnet.models.checkpoint import LoadedPolicy, load_policy, load_q_model
 from qguide.qnet.scoring.build import build_serving_scorer
 from qguide.qnet.sliced_scorer import CachingScorer
-from qguide.server.q_models.served import Source
+from qguide.server.q_models.schemas import Source
 from qguide.server.q_models.threaded import ScorerSource
 from qguide.server.settings.settings import Settings
 

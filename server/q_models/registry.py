@@ -118,23 +118,20 @@ class AliasTable:
 
     def move(self, alias: str, to: Shares | None) -> "AliasTable":
         """Set the target of an alias, which may be new; None removes it."""
-        if to is None:
-            return self._without(alias)
-        return replace(self, aliases={**self.aliases, alias: dict(to)})
-
-    def shadow(self, name: str, by: str | None) -> "AliasTable":
-        """Set the shadow of the Q model `name`; None removes it."""
-        kept = {n: target for n, target in self.shadows.items() if n != name}
-        return replace(self, shadows=kept if by is None else {**kept, name: by})
-
-    def _without(self, alias: str) -> "AliasTable":
+        if to is not None:
+            return replace(self, aliases={**self.aliases, alias: dict(to)})
         if alias not in self.aliases:
             raise UnknownModelError(f"there is no alias {alias!r}; this server has {', '.join(sorted(self.aliases))}")
         if alias in self._plain_names:
             raise RoutingError(f"{alias!r} is the name of a Q model; drop its versions instead")
         if alias == DEFAULT:
             raise RoutingError(f"{DEFAULT!r} answers requests that name no Q model; point it to another one")
-        return replace(self, aliases={a: to for a, to in self.aliases.items() if a != alias})
+        return replace(self, aliases={a: shares for a, shares in self.aliases.items() if a != alias})
+
+    def shadow(self, name: str, by: str | None) -> "AliasTable":
+        """Set the shadow of the Q model `name`; None removes it."""
+        kept = {n: target for n, target in self.shadows.items() if n != name}
+        return replace(self, shadows=kept if by is None else {**kept, name: by})
 
     @property
     def _plain_names(self) -> set[str]:
@@ -201,8 +198,7 @@ class QModels:
     @contextmanager
     def hold(self, name: str | None, *, episode_id: str | None = None) -> Iterator[QModelLease]:
         """Lease the Q model of that name for one request; None is the default."""
-        wanted = DEFAULT if name is None else name
-        model = self._models[self.routes.resolve(wanted, episode_id)]
+        model = self._models[self.routes.resolve(DEFAULT if name is None else name, episode_id)]
         with self.lease(model, episode_id=episode_id) as lease:
             yield lease
 
@@ -221,17 +217,15 @@ class QModels:
 
     async def count_tokens(self, name: str | None, history: History) -> tuple[str, int | None]:
         """Id of the Q model of that name, and the tokens of a history as it reads it."""
-        model = self._models[self.routes.resolve(DEFAULT if name is None else name, None)]
-        with _held(model):
-            return model.id, await model.count_tokens(history)
+        with self.hold(name) as held:
+            return held.id, await held.model.count_tokens(history)
 
     async def pieces(
         self, name: str | None, texts: Sequence[str], *, special: bool, write: Callable[[Texts], Written]
     ) -> tuple[str, Written | None]:
         """Id of the Q model of that name, and the result of `write`; see `ServedQModel.pieces`."""
-        model = self._models[self.routes.resolve(DEFAULT if name is None else name, None)]
-        with _held(model):
-            return model.id, await model.pieces(texts, special=special, write=write)
+        with self.hold(name) as held:
+            return held.id, await held.model.pieces(texts, special=special, write=write)
 
     def add(self, model: ServedQModel, *, replacing: bool = False) -> None:
         """Serve an opened Q model; see `AliasTable.add`."""

@@ -1,6 +1,5 @@
 """Request and response bodies of GET /v1/models and of the admin routes."""
 
-from dataclasses import asdict
 from typing import Literal, Self
 
 from pydantic import AwareDatetime, Field
@@ -8,7 +7,8 @@ from pydantic import AwareDatetime, Field
 from qguide.qnet.decision.selection import PriorBy
 from qguide.qnet.models.manifest import Manifest
 from qguide.server.own_bodies.schemas import Body, is_none
-from qguide.server.q_models.served import Prompted, Source
+
+Source = Literal["embedded", "scripted", "checkpoint", "imported", "vllm", "judge", "upstream", "rules", "none"]
 
 
 class JudgeCard(Body):
@@ -16,11 +16,6 @@ class JudgeCard(Body):
 
     model: str = Field(description="the model's name at its upstream")
     mode: Literal["score", "rank"]
-
-    @classmethod
-    def of(cls, prompted: Prompted | None) -> Self | None:
-        """Convert from a served Q model's; None for any that prompts none."""
-        return cls(**asdict(prompted)) if prompted else None
 
 
 class TauOutcome(Body):

@@ -23,6 +23,7 @@ from qguide.qnet.scoring.rules import RuleName, compares_draws, rules_before
 from qguide.qnet.types import Candidate, History, Policy, Sampling, ScoreRequest, ScoreResult, TaskMarker, spent_on
 from qguide.qnet.work import TokenUsage, collect_usage, in_session, total_of
 from qguide.server.observability.metrics import Metrics
+from qguide.server.q_models.schemas import JudgeCard, Source
 from qguide.server.q_models.score_cache import ScoreCache
 from qguide.server.redis.client import RedisLink
 from qguide.server.settings.settings import EMBEDDED, SCRIPTED
@@ -37,7 +38,6 @@ Texts = Iterable[Iterable["Piece"]]
 """Tokens of each of several texts."""
 Written = TypeVar("Written")
 
-Source = Literal["embedded", "scripted", "checkpoint", "imported", "vllm", "judge", "upstream", "rules", "none"]
 Stage = Literal["paraphrase", "sample", "score"]
 
 
@@ -59,18 +59,6 @@ def join(name: str, version: str) -> str:
 def source_of(setting: str) -> Source:
     """Source of a model that a setting names as "embedded" or by its folder or hub name."""
     return EMBEDDED if setting == EMBEDDED else "checkpoint"
-
-
-@dataclass(frozen=True, slots=True)
-class Prompted:
-    """The chat model behind a Q model, and how it is asked.
-
-    Attributes:
-        model: the model's name at its upstream.
-    """
-
-    model: str
-    mode: Literal["score", "rank"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -179,7 +167,7 @@ class ServedQModel(ABC):
     """
 
     kind: str = "a Q model"
-    prompted: Prompted | None = None
+    prompted: JudgeCard | None = None
     context: int | None = None
     ranks: bool = False
     comparable: str = "name another Q model"

@@ -26,7 +26,8 @@ from qguide.qnet.turns import resting
 from qguide.qnet.types import History, Message, ScoreRequest, ScoreResult
 from qguide.qnet.work import record_usage
 from qguide.server.observability.metrics import Metrics, Outcome
-from qguide.server.q_models.served import Runtime, ServedQModel, Source, Texts, Written
+from qguide.server.q_models.schemas import Source
+from qguide.server.q_models.served import Runtime, ServedQModel, Texts, Written
 
 if TYPE_CHECKING:
     from qguide.qnet.rendering.renderer import Renderer

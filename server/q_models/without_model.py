@@ -24,20 +24,17 @@ class NoQModel(ServedQModel):
         super().__init__(name, version or _VERSION, NONE, runtime)
         self.refusal = reason
 
-    async def score(self, request: ScoreRequest) -> ScoreResult:
+    async def score(self, request: ScoreRequest) -> NoReturn:
         """Raise the reason."""
-        return await self._score(request)
-
-    async def _score(self, request: ScoreRequest) -> NoReturn:
         raise UnknownModelError(self.refusal)
+
+    _score = score
 
 
 def build_no_q_model(settings: Settings, runtime: Runtime, *, name: str, version: str | None) -> NoQModel:
     """Build the Q model `none`; its reason says what to do where it was not asked for."""
-    if settings.q_models:
-        reason = f"the Q model {name!r} scores nothing, and steps that name it are unguided"
-        return NoQModel(name, version, reason, runtime)
-    return NoQModel(name, version, _not_named(settings), runtime)
+    asked_for = f"the Q model {name!r} scores nothing, and steps that name it are unguided"
+    return NoQModel(name, version, asked_for if settings.q_models else _not_named(settings), runtime)
 
 
 def unguided_policies(settings: Settings) -> str:

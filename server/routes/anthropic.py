@@ -13,11 +13,10 @@ from qguide.qnet.dialects.shapes import Json
 from qguide.server.anthropic.answers import AnthropicMessage, MessageEvent
 from qguide.server.anthropic.schemas import AnthropicErrorBody, CountTokensRequest, MessagesRequest, Prompt
 from qguide.server.anthropic.tools import require_known_tools
-from qguide.server.anthropic.translation import CALLED_HERE, TranslatedMessages, answer_of, chat_prompt, read_message
+from qguide.server.anthropic.translation import CALLED_HERE, answer_of, chat_prompt, read_message
 from qguide.server.chat.schemas import GuidanceOptions, options_of
-from qguide.server.chat.token_count import CountedTokens, count_tokens, read_prompt
-from qguide.server.chat.translation import completion_of, read_request
-from qguide.server.guidance.guided_step import GuidedStepService
+from qguide.server.chat.token_count import CountedTokens, count_tokens
+from qguide.server.chat.translation import Translated, completion_of, read_request
 from qguide.server.guidance.pass_through import as_it_came, native_answer
 from qguide.server.guidance.step_types import GuidedStepRequest
 from qguide.server.http.bodies import BodyRoute, translate_body
@@ -25,7 +24,7 @@ from qguide.server.http.error_bodies import OVERLOADED
 from qguide.server.http.error_table import STATUSES
 from qguide.server.http.event_stream import EventWriter, answer_or_events, answered, described_errors, named_event
 from qguide.server.q_models.served import ServedPolicy
-from qguide.server.routes.dependencies import ModelsDep, SettingsDep, StepperDep
+from qguide.server.routes.dependencies import StepperDep
 from qguide.server.settings.settings import Settings
 
 router = APIRouter(prefix="/v1/messages", tags=["anthropic"], route_class=BodyRoute)
@@ -52,26 +51,27 @@ async def create_message(body: MessagesRequest, request: Request, stepper: Stepp
     policy = stepper.models.find_policy(body.model)
     read = partial(_read, body, options, policy, stepper.settings, _betas(request))
     step, asked = await translate_body(request, read)
-    complete = partial(_complete, step, asked, options, stepper)
-    writer = EventWriter(events_of, written=named_event, sign=_ping) if body.stream else None
+
+    async def complete() -> Json:
+        taken = await stepper.take(step)
+        return answer_of(completion_of(taken, n=1, options=options), asked, native_answer(taken, "messages"))
+
+    ping = named_event({"type": "ping"})  # which clients skip
+    writer = EventWriter(events_of, written=named_event, sign=lambda: ping) if body.stream else None
     return await answered(request, complete, writer)
 
 
 @router.post("/count_tokens", responses=_ERRORS)
-async def count_message_tokens(
-    body: CountTokensRequest, request: Request, models: ModelsDep, settings: SettingsDep
-) -> CountedTokens:
+async def count_message_tokens(body: CountTokensRequest, request: Request) -> CountedTokens:
     """Count the tokens of a prompt, by the policy's tokenizer or else by the Q model's."""
-    policy = models.find_policy(body.model)
-    native = partial(_as_it_came, body=body, settings=settings, betas=_betas(request))
-    read = partial(read_prompt, partial(chat_prompt, body), policy, settings, native)
-    prompt = await translate_body(request, read)
-    return await count_tokens(prompt, body.qguide.q_model, policy, models)
+    native = partial(_as_it_came, body=body, betas=_betas(request))
+    prompt = partial(chat_prompt, body)
+    return await count_tokens(request, prompt, native, model=body.model, q_model=body.qguide.q_model)
 
 
 def _read(
     body: MessagesRequest, options: GuidanceOptions, policy: ServedPolicy, settings: Settings, betas: tuple[str, ...]
-) -> tuple[GuidedStepRequest, TranslatedMessages]:
+) -> tuple[GuidedStepRequest, Translated]:
     """The step that is asked for, and what its answer needs of the request."""
     asked = read_message(body)
     step = read_request(asked.chat, options, policy, settings, names=CALLED_HERE)
@@ -91,19 +91,6 @@ def _as_it_came(step: GuidedStepRequest, body: Prompt, settings: Settings, betas
     return step
 
 
-def _ping() -> bytes:
-    """A ping, which clients skip."""
-    return named_event({"type": "ping"})
-
-
 def _betas(request: Request) -> tuple[str, ...]:
     asked_for = map(str.strip, request.headers.get("anthropic-beta", "").split(","))
     return tuple(filter(_BETA.fullmatch, asked_for))[:_MOST_BETAS]
-
-
-async def _complete(
-    step: GuidedStepRequest, asked: TranslatedMessages, options: GuidanceOptions, stepper: GuidedStepService
-) -> Json:
-    taken = await stepper.take(step)
-    completion = completion_of(taken, n=1, options=options)
-    return answer_of(completion, asked, native_answer(taken, "messages"))

@@ -1,5 +1,6 @@
 """POST /v1beta/models/MODEL:generateContent: Gemini's API, answered with the best candidate."""
 
+from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from functools import partial
 from typing import Annotated, Any, Final
@@ -10,18 +11,11 @@ from fastapi.responses import JSONResponse, Response
 from qguide.qnet.dialects.gemini_answers import chunks_of
 from qguide.qnet.dialects.shapes import Json
 from qguide.server.chat.schemas import GuidanceOptions, options_of
-from qguide.server.chat.token_count import count_tokens, read_prompt
-from qguide.server.chat.translation import completion_of, read_request
+from qguide.server.chat.token_count import count_tokens
+from qguide.server.chat.translation import Translated, completion_of, read_request
 from qguide.server.gemini.answers import CountedContent, GeminiModel, GeminiModels, GeneratedContent
 from qguide.server.gemini.schemas import CountContentRequest, GeminiErrorBody, GeminiPrompt, GenerateContentRequest
-from qguide.server.gemini.translation import (
-    CALLED_HERE,
-    TranslatedContents,
-    answer_of,
-    chat_prompt,
-    known_config,
-    read_content,
-)
+from qguide.server.gemini.translation import CALLED_HERE, answer_of, chat_prompt, known_config, read_content
 from qguide.server.guidance.guided_step import GuidedStepService
 from qguide.server.guidance.pass_through import as_it_came, native_answer
 from qguide.server.guidance.step_types import GuidedStepRequest
@@ -29,7 +23,7 @@ from qguide.server.http.bodies import BodyRoute, translate_body
 from qguide.server.http.error_table import STATUSES
 from qguide.server.http.event_stream import EventStream, EventWriter, answer_or_events, described_errors
 from qguide.server.q_models.served import ServedPolicy
-from qguide.server.routes.dependencies import ModelsDep, SettingsDep, StepperDep
+from qguide.server.routes.dependencies import ModelsDep, StepperDep
 from qguide.server.settings.settings import Settings
 
 router = APIRouter(tags=["gemini"], route_class=BodyRoute)
@@ -69,8 +63,8 @@ async def show_gemini_model(model: str, models: ModelsDep) -> GeminiModel:
 @router.post(f"{_MODEL}:generateContent", response_class=JSONResponse, responses=_ANSWERED)
 async def generate_content(model: str, body: GenerateContentRequest, request: Request, stepper: StepperDep) -> Response:
     """Draw M candidates and return the one with the highest Q as Gemini's answer."""
-    step, asked, options = await _asked(model, body, request, stepper)
-    return JSONResponse(await _complete(step, asked, options, stepper))
+    complete = await _asked(model, body, request, stepper)
+    return JSONResponse(await complete())
 
 
 @router.post(f"{_STABLE}:streamGenerateContent", response_class=JSONResponse, include_in_schema=False)
@@ -83,8 +77,7 @@ async def stream_content(
     alt: Annotated[str, Query(description="`sse` for server-sent events")] = "json",
 ) -> Response:
     """Draw M candidates and return the one with the highest Q in pieces."""
-    step, asked, options = await _asked(model, body, request, stepper)
-    complete = partial(_complete, step, asked, options, stepper)
+    complete = await _asked(model, body, request, stepper)
     if alt != "sse":
         return JSONResponse(list(chunks_of(await complete())))
     # Google's client for Python takes a comment for broken JSON; an event without data is none.
@@ -94,32 +87,32 @@ async def stream_content(
 
 @router.post(f"{_STABLE}:countTokens", include_in_schema=False)
 @router.post(f"{_MODEL}:countTokens", responses=_ERRORS)
-async def count_content_tokens(
-    model: str, body: CountContentRequest, request: Request, models: ModelsDep, settings: SettingsDep
-) -> CountedContent:
+async def count_content_tokens(model: str, body: CountContentRequest, request: Request) -> CountedContent:
     """Count the tokens of a prompt, by the policy's tokenizer or else by the Q model's."""
-    policy = models.find_policy(model)
     counted = body.generate_content_request or body
-    native = partial(_as_it_came, body=counted, settings=settings)
-    read = partial(read_prompt, partial(chat_prompt, counted, model), policy, settings, native)
-    prompt = await translate_body(request, read)
-    told = await count_tokens(prompt, body.qguide.q_model, policy, models)
+    prompt, native = partial(chat_prompt, counted, model), partial(_as_it_came, body=counted)
+    told = await count_tokens(request, prompt, native, model=model, q_model=body.qguide.q_model)
     return CountedContent(total_tokens=told.input_tokens, qguide=told.qguide)
 
 
 async def _asked(
     model: str, body: GenerateContentRequest, request: Request, stepper: GuidedStepService
-) -> tuple[GuidedStepRequest, TranslatedContents, GuidanceOptions]:
-    """The step that is asked for, and what its answer needs of the request."""
+) -> Callable[[], Awaitable[Json]]:
+    """Read the request; what is returned draws and answers."""
     options = options_of(body.qguide, request.headers)
     policy = stepper.models.find_policy(model)
-    read = partial(_read, body, model, options, policy, stepper.settings)
-    return *await translate_body(request, read), options
+    step, asked = await translate_body(request, partial(_read, body, model, options, policy, stepper.settings))
+
+    async def complete() -> Json:
+        taken = await stepper.take(step)
+        return answer_of(completion_of(taken, n=1, options=options), asked, native_answer(taken, "gemini"))
+
+    return complete
 
 
 def _read(
     body: GenerateContentRequest, model: str, options: GuidanceOptions, policy: ServedPolicy, settings: Settings
-) -> tuple[GuidedStepRequest, TranslatedContents]:
+) -> tuple[GuidedStepRequest, Translated]:
     asked = read_content(body, model)
     step = read_request(asked.chat, options, policy, settings, names=CALLED_HERE)
     step = _as_it_came(step, body, settings)
@@ -136,13 +129,6 @@ def _as_it_came(step: GuidedStepRequest, body: GeminiPrompt, settings: Settings)
     config, dropped = known_config(native.body["generationConfig"])
     native = replace(native, body={**native.body, "generationConfig": config})
     return replace(step, sampling=replace(step.sampling, native=native), warnings=(*step.warnings, *dropped))
-
-
-async def _complete(
-    step: GuidedStepRequest, asked: TranslatedContents, options: GuidanceOptions, stepper: GuidedStepService
-) -> Json:
-    taken = await stepper.take(step)
-    return answer_of(completion_of(taken, n=1, options=options), asked, native_answer(taken, "gemini"))
 
 
 def _card(policy: ServedPolicy) -> GeminiModel:

@@ -13,7 +13,6 @@ from fastapi.responses import JSONResponse, Response
 from pydantic import BaseModel
 
 from qguide.qnet.errors import UnknownModelError
-from qguide.qnet.models.manifest import Manifest
 from qguide.server.chat.schemas import OpenAIErrorBody
 from qguide.server.gemini.answers import GeminiModel, GeminiModels
 from qguide.server.http.admission import GOOGLES_KEY, require_admin
@@ -25,7 +24,6 @@ from qguide.server.q_models.registry import DEFAULT, Models, shares_of
 from qguide.server.q_models.schemas import (
     AliasRequest,
     DropRequest,
-    JudgeCard,
     LoadRequest,
     ModelCard,
     ModelList,
@@ -85,9 +83,32 @@ def model_list(models: Models) -> ModelList:
     routes = models.q_models.routes
     default = routes.reachable(DEFAULT)
     return ModelList(
-        data=[_policy_card(policy, models) for policy in models.policies.values()],
+        data=[
+            _card(
+                policy,
+                models.started_at,
+                id=policy.name,
+                kind="policy",
+                version=None,
+                owned_by=policy.name if policy.upstream_model else _OURSELVES,
+                default=policy is models.policy,
+                judge=None,
+            )
+            for policy in models.policies.values()
+        ],
         q_models=[
-            _q_model_card(model, default=model.id in default, created=models.started_at) for model in models.q_models
+            _card(
+                model,
+                models.started_at,
+                id=model.id,
+                kind="q_model",
+                version=model.version,
+                owned_by=_OURSELVES,
+                default=model.id in default,
+                prior=PriorCard.of(model.manifest),
+                judge=model.prompted,
+            )
+            for model in models.q_models
         ],
         aliases={name: next(iter(to)) for name, to in routes.aliases.items() if len(to) == 1},
         splits={name: dict(to) for name, to in routes.aliases.items() if len(to) > 1},
@@ -95,60 +116,28 @@ def model_list(models: Models) -> ModelList:
     )
 
 
-def _policy_card(policy: ServedPolicy, models: Models) -> ModelCard:
-    return ModelCard(
-        id=policy.name,
-        kind="policy",
-        display_name=policy.name,
-        name=policy.name,
-        version=None,
-        **_started(models.started_at),
-        owned_by=policy.name if policy.upstream_model else _OURSELVES,
-        source=policy.source,
-        default=policy is models.policy,
-        **_context(policy.context),
-        judge=None,
-        **_said_by(policy.manifest),
-    )
-
-
-def _q_model_card(model: ServedQModel, *, default: bool, created: int) -> ModelCard:
-    return ModelCard(
-        id=model.id,
-        kind="q_model",
-        display_name=model.id,
-        name=model.name,
-        version=model.version,
-        **_started(created),
-        owned_by=_OURSELVES,
-        source=model.source,
-        default=default,
-        **_context(model.context),
-        prior=PriorCard.of(model.manifest),
-        judge=JudgeCard.of(model.prompted),
-        **_said_by(model.manifest),
-    )
-
-
-def _started(at: int) -> dict[str, Any]:
-    return {"created": at, "created_at": datetime.fromtimestamp(at, UTC)}
-
-
-def _context(tokens: int | None) -> dict[str, Any]:
-    return dict.fromkeys(("context", "max_model_len", "max_input_tokens"), tokens)
-
-
-def _said_by(manifest: Manifest | None) -> dict[str, Any]:
+def _card(model: ServedPolicy | ServedQModel, created: int, *, id: str, **own: Any) -> ModelCard:
+    manifest = model.manifest
     licence = manifest.licence if manifest else None
-    return {
-        "checkpoint": manifest.name if manifest else None,
-        "environment": manifest.environment if manifest else None,
-        "read_at": manifest.read_at or None if manifest else None,
-        "licensed": licence.granted if licence else None,
-        "licence": licence.reason if licence else None,
-        "target": manifest.target or None if manifest else None,
-        "metrics": manifest.metrics if manifest else {},
-    }
+    return ModelCard(
+        id=id,
+        display_name=id,
+        name=model.name,
+        created=created,
+        created_at=datetime.fromtimestamp(created, UTC),
+        source=model.source,
+        context=model.context,
+        max_model_len=model.context,
+        max_input_tokens=model.context,
+        checkpoint=manifest.name if manifest else None,
+        environment=manifest.environment if manifest else None,
+        read_at=manifest.read_at or None if manifest else None,
+        licensed=licence.granted if licence else None,
+        licence=licence.reason if licence else None,
+        target=manifest.target or None if manifest else None,
+        metrics=manifest.metrics if manifest else {},
+        **own,
+    )
 
 
 orders = APIRouter(prefix="/v1/models", tags=["admin"], dependencies=[Depends(require_admin)], route_class=BodyRoute)

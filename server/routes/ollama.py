@@ -228,8 +228,11 @@ async def _answered(
     policy = _policy(body.model, stepper.models)
     read = partial(_read, body, asked, options, policy, stepper.settings)
     step, warnings = await translate_body(request, read)
-    thinks = body.think is not False
-    complete = partial(_complete, step, options, stepper, thinks=thinks, warnings=warnings)
+
+    async def complete() -> Json:
+        completion = completion_of(await stepper.take(step), n=1, options=options)
+        return answer_of(completion, thinks=body.think is not False, warnings=warnings)
+
     if body.stream is False:
         return JSONResponse(told(await complete()))
 
@@ -286,15 +289,3 @@ def _read(
     chat, dropped = chat_of(asked)
     step = read_request(chat_request_of(chat), options, policy, settings, names=_CALLED_HERE)
     return step, without_effect(dropped | body.parameters.keys())
-
-
-async def _complete(
-    step: GuidedStepRequest,
-    options: GuidanceOptions,
-    stepper: GuidedStepService,
-    *,
-    thinks: bool,
-    warnings: tuple[str, ...],
-) -> Json:
-    completion = completion_of(await stepper.take(step), n=1, options=options)
-    return answer_of(completion, thinks=thinks, warnings=warnings)

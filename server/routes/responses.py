@@ -20,9 +20,8 @@ from qguide.qnet.dialects.shapes import Json
 from qguide.qnet.errors import InvalidRequestError, QGuideError
 from qguide.qnet.policies.answers import usage_of
 from qguide.server.chat.schemas import GuidanceOptions, OpenAIErrorBody, WholeRequest, options_of
-from qguide.server.chat.token_count import count_tokens, read_prompt
+from qguide.server.chat.token_count import count_tokens
 from qguide.server.chat.translation import completion_of
-from qguide.server.guidance.guided_step import GuidedStepService
 from qguide.server.guidance.pass_through import as_it_came, native_answer
 from qguide.server.guidance.step_types import GuidedStepRequest
 from qguide.server.http.bodies import BodyRoute, translate_body
@@ -38,7 +37,7 @@ from qguide.server.responses.schemas import Continued, InputItem, ResponsesReque
 from qguide.server.responses.socket import OPENED, ResponsesSocket
 from qguide.server.responses.stored import StoredResponses
 from qguide.server.responses.translation import read_request, temperature_of, to_chat_request
-from qguide.server.routes.dependencies import ModelsDep, SettingsDep, StepperDep
+from qguide.server.routes.dependencies import StepperDep
 from qguide.server.settings.settings import Settings
 
 router = APIRouter(prefix="/v1", tags=["openai"], route_class=BodyRoute)
@@ -57,8 +56,6 @@ _RESPONSES: dict[int | str, dict[str, Any]] = {
 }
 
 
-_Keep = Callable[[Json, dict[str, list[Json]]], Awaitable[None]]
-"""Keeps a finished response, with the items of each candidate."""
 Order = Literal["asc", "desc"]
 Limit = Annotated[int, Query(ge=1, le=100)]
 
@@ -74,16 +71,26 @@ async def create_response(body: ResponsesRequest, request: Request, stepper: Ste
     socket: ResponsesSocket | None = getattr(request.state, "socket", None)
     keep = partial(stored.keep, continued, open_rows=socket.kept if socket else None)
     told = {"previous_response_id": body.previous_response_id, "store": stored.stores(body)}
-    complete: Callable[[], Awaitable[Json]]
     if body.generate is False:
         temperature = 1.0 if body.temperature is None else body.temperature
         response = opened(body, model=policy.name, temperature=temperature) | told
-        complete = partial(_prepare, response, keep)
+
+        async def complete() -> Json:  # without output: others continue the input
+            answer = prepared(response)
+            await keep(answer, {})
+            return answer
+
     else:
-        read = partial(_read, continued.body, options, policy, settings)
-        asked, response = await translate_body(request, read)
+        asked, response = await translate_body(request, partial(_read, continued.body, options, policy, settings))
         response |= told
-        complete = partial(_complete, response, asked, options, stepper, keep)
+
+        async def complete() -> Json:
+            taken = await stepper.take(asked)
+            completion = completion_of(taken, n=1, options=options)
+            answer = finished(response, completion, native=native_answer(taken, "responses"))
+            await keep(answer, outputs_of(taken, answer))
+            return answer
+
     if body.background:
         return await _in_background(body, request, response, complete, stored, continued)
     writer = ResponseWriter(response) if body.stream else None
@@ -128,17 +135,15 @@ async def _in_background(
 
 
 @router.post("/responses/input_tokens", responses=_ERRORS)
-async def count_input_tokens(
-    body: ResponsesRequest, request: Request, models: ModelsDep, settings: SettingsDep
-) -> dict[str, Any]:
+async def count_input_tokens(body: ResponsesRequest, request: Request) -> dict[str, Any]:
     """Count the tokens of an input, by the policy's tokenizer or else by the Q model's."""
-    policy = models.find_policy(body.model)
-    continued = await _continued(body, request)
-    whole = continued.body
-    native = partial(as_it_came, body=whole, dialect="responses", settings=settings, without=_STORED)
-    read = partial(read_prompt, partial(_prompt, whole), policy, settings, native)
-    prompt = await translate_body(request, read)
-    told = await count_tokens(prompt, body.qguide.q_model, policy, models)
+    whole = (await _continued(body, request)).body
+    native = partial(as_it_came, body=whole, dialect="responses", without=_STORED)
+
+    def prompt() -> Json:
+        return to_chat_request(whole).model_dump(exclude_unset=True)
+
+    told = await count_tokens(request, prompt, native, model=body.model, q_model=body.qguide.q_model)
     return {"object": "response.input_tokens", **told.model_dump()}
 
 
@@ -168,10 +173,6 @@ async def compact_input(body: CompactRequest, request: Request, stepper: Stepper
     return JSONResponse(compacted(whole, finished(response, completion)))
 
 
-def _prompt(body: ResponsesRequest) -> Json:
-    return to_chat_request(body).model_dump(exclude_unset=True)
-
-
 def _read(
     body: ResponsesRequest, options: GuidanceOptions, policy: ServedPolicy, settings: Settings
 ) -> tuple[GuidedStepRequest, Json]:
@@ -179,23 +180,6 @@ def _read(
     asked = read_request(body, options, policy, settings)
     asked = as_it_came(asked, body, "responses", settings, without=_STORED)
     return asked, opened(body, model=policy.name, temperature=temperature_of(asked))
-
-
-async def _complete(
-    response: Json, asked: GuidedStepRequest, options: GuidanceOptions, stepper: GuidedStepService, keep: _Keep
-) -> Json:
-    taken = await stepper.take(asked)
-    completion = completion_of(taken, n=1, options=options)
-    response = finished(response, completion, native=native_answer(taken, "responses"))
-    await keep(response, outputs_of(taken, response))
-    return response
-
-
-async def _prepare(response: Json, keep: _Keep) -> Json:
-    """The response without output, whose input others continue."""
-    response = prepared(response)
-    await keep(response, {})
-    return response
 
 
 class NewMetadata(WholeRequest):

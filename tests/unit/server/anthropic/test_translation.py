@@ -15,16 +15,16 @@ from qguide.qnet.errors import InvalidRequestError, MalformedHistoryError, Unsup
 from qguide.qnet.types import Candidate, Message, ToolCall
 from qguide.qnet.work import TokenUsage
 from qguide.server.anthropic.schemas import MessagesRequest
-from qguide.server.anthropic.translation import TranslatedMessages, answer_of, read_message
+from qguide.server.anthropic.translation import answer_of, read_message
 from qguide.server.chat.schemas import GuidanceOptions
-from qguide.server.chat.translation import completion_of
+from qguide.server.chat.translation import Translated, completion_of
 from qguide.server.guidance.step_types import GuidedStepResult
 
 TOOL = {"name": "go", "description": "Go.", "input_schema": {"type": "object"}}
 WIRED = {"name": "go", "description": "Go.", "parameters": {"type": "object"}}
 
 
-def read(**body: Any) -> TranslatedMessages:
+def read(**body: Any) -> Translated:
     asked = {"max_tokens": 5, "messages": [{"role": "user", "content": "find it"}]} | body
     return read_message(MessagesRequest.model_validate(asked))
 
@@ -251,7 +251,7 @@ def test_a_deferred_tool_comes_when_a_search_has_found_it() -> None:
     assert asked.chat.messages[-1].content == "The tool fly can be called now."
 
 
-def _names(asked: TranslatedMessages) -> list[str]:
+def _names(asked: Translated) -> list[str]:
     return [tool["function"]["name"] for tool in asked.chat.parameters["tools"]]
 
 

@@ -16,21 +16,19 @@ from typing import Any
 
 import pytest
 from pydantic import BaseModel
-from structlog.testing import capture_logs
 
 from qguide.qnet.errors import EpisodeClosedError
 from qguide.qnet.types import Message
 from qguide.server.episodes.recorder import EpisodeRecorder, RotatedFile
-from qguide.server.episodes.redaction import NoRedaction, Redactor
+from qguide.server.episodes.redaction import RedactionProcesses
 from qguide.server.episodes.redis_store import RedisEpisodeStore
-from qguide.server.episodes.service import Closed, Episodes, build_recorder
+from qguide.server.episodes.service import Closed, Episodes
 from qguide.server.episodes.state import Offer, Outcome, ServedEpisode
 from qguide.server.episodes.store import MemoryEpisodeStore
 from qguide.server.observability.metrics import Metrics
 from qguide.server.redis.client import RedisLink
 from tests.support.full_disk import files_end_at
 from tests.support.redis_server import RedisServer, require_redis
-from tests.unit.server.conftest import FAKES
 
 LARGE = "x" * 2_000_000
 """More than pytest writes into any file of its own while a limit holds."""
@@ -42,7 +40,7 @@ class Text(BaseModel):
     text: str
 
 
-class SlowRedactor(NoRedaction):
+class SlowRedactor(RedactionProcesses):
     """Waits at a gate."""
 
     def __init__(self) -> None:
@@ -68,8 +66,8 @@ async def all_wait() -> None:
         await asyncio.sleep(0)
 
 
-def recorder_of(folder: Path, redactor: Redactor | None = None) -> EpisodeRecorder:
-    return EpisodeRecorder(folder, max_file_bytes=10**9, max_files=9, redactor=redactor or NoRedaction())
+def recorder_of(folder: Path, redactor: RedactionProcesses | None = None) -> EpisodeRecorder:
+    return EpisodeRecorder(folder, max_file_bytes=10**9, max_files=9, redactor=redactor)
 
 
 def memory() -> MemoryEpisodeStore:
@@ -156,7 +154,7 @@ async def ended(episodes: Episodes, *names: str, observation: str = "") -> list[
 
 
 async def test_a_full_disk_takes_no_recorded_episode_and_leaves_no_file(disk: Disk) -> None:
-    recorder = EpisodeRecorder(disk.folder, max_file_bytes=1, max_files=4, redactor=NoRedaction())
+    recorder = EpisodeRecorder(disk.folder, max_file_bytes=1, max_files=4)
     end = partial(ended, Episodes(memory(), recorder, Metrics()), observation=disk.observation)
     assert await end("a", "b", "c") == [True] * 3
     files = sorted(disk.folder.iterdir())
@@ -168,7 +166,7 @@ async def test_a_full_disk_takes_no_recorded_episode_and_leaves_no_file(disk: Di
 
 
 async def test_a_disk_that_is_full_now_and_then_uses_up_no_files(disk: Disk) -> None:
-    recorder = EpisodeRecorder(disk.folder, max_file_bytes=10**9, max_files=2, redactor=NoRedaction())
+    recorder = EpisodeRecorder(disk.folder, max_file_bytes=10**9, max_files=2)
     end = partial(ended, episodes := Episodes(memory(), recorder, Metrics()), observation=disk.observation)
     for name in "abcde":
         assert await end(name) == [True]
@@ -231,7 +229,7 @@ async def test_what_a_full_disk_refused_is_written_by_the_next_server(disk: Disk
 
 
 async def test_the_oldest_file_stays_while_its_successor_is_not_whole(tmp_path: Path) -> None:
-    recorder = EpisodeRecorder(tmp_path, max_file_bytes=1, max_files=1, redactor=NoRedaction())
+    recorder = EpisodeRecorder(tmp_path, max_file_bytes=1, max_files=1)
     episodes = Episodes(memory(), recorder, Metrics())
     assert await ended(episodes, "a") == [True]
     before = rows(tmp_path, "trees")
@@ -367,19 +365,3 @@ async def test_two_servers_that_are_told_at_once_write_once(tmp_path: Path) -> N
     assert "another replica is recording it now" in told[0].not_recorded
     assert [closed.episode.recorded for closed in told] == [False, True, True]
     assert len(rows(tmp_path / "e", "trees")) == 1
-
-
-def test_a_server_that_starts_on_trees_of_version_1_warns_once(tmp_path: Path) -> None:
-    settings = FAKES.model_copy(update={"episodes_dir": tmp_path})
-    (tmp_path / "trees-1.jsonl").write_text('{"task_id": "t", "version": 2}\n')
-    (tmp_path / "trees-2.jsonl").write_text("{cut off")
-    with capture_logs() as logs:
-        build_recorder(settings)
-    assert logs == []
-    for number in (3, 4):
-        (tmp_path / f"trees-{number}.jsonl").write_text('{"task_id": "t", "version": 1}\n')
-    with capture_logs() as logs:
-        build_recorder(settings)
-    [warning] = logs
-    assert (warning["event"], warning["files"]) == ("old_trees_not_read", 2)
-    assert f"`qguide convert-records {tmp_path}`" in warning["remedy"]

@@ -4,7 +4,6 @@ import tracemalloc
 from pathlib import Path
 
 from qguide.server.episodes.recorder import EpisodeRecorder
-from qguide.server.episodes.redaction import NoRedaction
 from qguide.server.episodes.service import Episodes
 from qguide.server.episodes.state import Outcome
 from qguide.server.episodes.store import MemoryEpisodeStore
@@ -15,7 +14,7 @@ FIRST, LAST = 5, 100
 
 
 def recording(folder: Path) -> Episodes:
-    recorder = EpisodeRecorder(folder, max_file_bytes=10**9, max_files=9, redactor=NoRedaction())
+    recorder = EpisodeRecorder(folder, max_file_bytes=10**9, max_files=9)
     return Episodes(MemoryEpisodeStore(max_bytes=10**9, ttl_s=3600), recorder, Metrics())
 
 

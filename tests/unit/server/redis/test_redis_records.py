@@ -8,7 +8,6 @@ from typing import cast
 from redis.asyncio import Redis
 
 from qguide.server.episodes.recorder import EpisodeRecorder
-from qguide.server.episodes.redaction import NoRedaction
 from qguide.server.episodes.redis_store import RedisEpisodeStore
 from qguide.server.episodes.service import Episodes
 from qguide.server.episodes.state import Outcome
@@ -26,7 +25,7 @@ FIRST, LAST = 5, 60
 
 
 def recording(stores: Sequence[RedisEpisodeStore], folder: Path) -> list[Episodes]:
-    recorder = EpisodeRecorder(folder, max_file_bytes=10**9, max_files=9, redactor=NoRedaction())
+    recorder = EpisodeRecorder(folder, max_file_bytes=10**9, max_files=9)
     return [Episodes(store, recorder, Metrics()) for store in stores]
 
 
