@@ -37,8 +37,8 @@ class Block(Part, messages_blocks.Block):
     """A block of a message's content."""
 
     type: str = Field(
-        description="`text`, `image`, `document`, `search_result`, `tool_use`, `tool_result`, "
-        "`thinking` or `redacted_thinking`"
+        description="`text`, `image`, `document`, `search_result`, `tool_use`, `tool_result`, `thinking` or "
+        "`redacted_thinking`"
     )
     id: str | None = Field(default=None, description="of a tool_use")
     name: str | None = Field(default=None, description="the called tool")

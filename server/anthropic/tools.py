@@ -151,8 +151,8 @@ _MEMBERS: Final[Mapping[str, Mapping[str, str]]] = {
         "zoom": "region",
     },
 }
-"""Tools of Anthropic's toolsets, with the names of their fields; `!` marks one that is needed here
-and elsewhere is not."""
+"""Tools of Anthropic's toolsets, with the names of their fields; `!` marks one that is needed here and elsewhere is
+not."""
 _OFF: Final = frozenset(("file_upload", "javascript_exec", "read_console", "read_network"))
 """Tools of a toolset that a caller has to switch on."""
 _SIZES: Final = ("display_width_px", "display_height_px")
@@ -248,9 +248,8 @@ def _is_custom(tool: AnthropicTool) -> bool:
 
 def _foreign_tool(tool: AnthropicTool, place: str) -> UnsupportedParameterError:
     return UnsupportedParameterError(
-        f"{place} ({tool.name!r}, type {(tool.type or 'custom')[:40]!r}) is no custom tool with an "
-        "input_schema: of the tools that Anthropic defines, those that Anthropic runs no upstream "
-        "has, and newer ones that the caller runs need an upstream of the dialect 'messages'; "
-        "describe it by an input_schema alone or remove it",
+        f"{place} ({tool.name!r}, type {(tool.type or 'custom')[:40]!r}) is no custom tool with an input_schema: of "
+        "the tools that Anthropic defines, those that Anthropic runs no upstream has, and newer ones that the caller "
+        "runs need an upstream of the dialect 'messages'; describe it by an input_schema alone or remove it",
         parameter="tools",
     )

@@ -23,9 +23,9 @@ _WITHOUT_EFFECT: Final = frozenset(
         *("service_tier", "speed", "user_profile_id", "workspace_id"),
     )
 )
-"""Anthropic's parameters that chat completions have not, or with other values, and theirs that an
-answer in this dialect has no place for. `mcp_servers` and `container` are refused: whoever sends
-them counts on tools that nobody would run."""
+"""Anthropic's parameters that chat completions have not, or with other values, and theirs that an answer in this
+dialect has no place for. `mcp_servers` and `container` are refused: whoever sends them counts on tools that nobody
+would run."""
 _TOOL_CHOICES: Final = {"auto": "auto", "any": "required", "none": "none"}
 
 

@@ -1,8 +1,7 @@
 """Response schemas of a chat completion, whole and in chunks.
 
-The responses themselves are plain JSON (see `translation`), because an upstream's own
-fields are passed through. The clients' types are generated from these schemas, and
-tests/e2e/test_openapi.py validates real responses against them.
+The responses themselves are plain JSON (see `translation`), because an upstream's own fields are passed through. The
+clients' types are generated from these schemas, and tests/e2e/test_openapi.py validates real responses against them.
 """
 
 from typing import Literal
@@ -171,8 +170,7 @@ class ChatChunkChoice(BaseModel):
 class ChatChunk(BaseModel):
     """One part of a streamed completion.
 
-    The last chunk with choices carries the guidance; with `include_usage` one more, without
-    choices, carries the usage.
+    The last chunk with choices carries the guidance; with `include_usage` one more, without choices, carries the usage.
     """
 
     id: str

@@ -1,7 +1,7 @@
 """Fake server of a model for demos and tests: `qguide fake-upstream`.
 
-It has no model: it replies from a script, calls the tools of the request, judges by a rule, and
-fails on demand. It speaks chat completions.
+It has no model: it replies from a script, calls the tools of the request, judges by a rule, and fails on demand. It
+speaks chat completions.
 """
 
 import asyncio
@@ -41,12 +41,11 @@ class FakeUpstream:
 
     Proposals that the prompt says were judged poor count as choices already given.
 
-    A judge's question (`qguide.qnet.judging`) is answered by the rule of
-    `qguide.server.chat.fake_replies`.
+    A judge's question (`qguide.qnet.judging`) is answered by the rule of `qguide.server.chat.fake_replies`.
 
     Attributes:
-        calls: function names and arguments, the script where the request has tools; without it
-            the tools are called in turn with arguments made from their schemas.
+        calls: function names and arguments, the script where the request has tools; without it the tools are called in
+            turn with arguments made from their schemas.
         faults_left: number of faults left to inject; None is unlimited.
         together: number of first requests that are answered only once all of them have arrived.
         asked: bodies of the requests so far, oldest first, but for how they are to be sent.

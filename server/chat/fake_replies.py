@@ -1,9 +1,9 @@
 """Replies of the fake upstream in a form: JSON, calls of tools, a judge's values; names of faults.
 
-As a judge it follows a rule over the question's text, in place of a model's opinion. The value of
-a proposal is the share of its words that the task has, where the task is the conversation's first
-user message; an action that the agent has already taken has the value 0. Only the line after
-"Action:" counts, if there is one. By criteria each verdict is the digit below that value.
+As a judge it follows a rule over the question's text, in place of a model's opinion. The value of a proposal is the
+share of its words that the task has, where the task is the conversation's first user message; an action that the agent
+has already taken has the value 0. Only the line after "Action:" counts, if there is one. By criteria each verdict is
+the digit below that value.
 """
 
 import json
@@ -115,8 +115,8 @@ class _Values:
             raise UnfitFormatError(f"the schema of {name!r} is no object, or nested too deeply")
         if unknown := sorted(schema.keys() - _READ - _IGNORED):
             raise UnfitFormatError(
-                f"the fake upstream makes no JSON for the keyword {unknown[0]!r} of {name!r}; "
-                f"leave it out, it knows {', '.join(sorted(_READ))}"
+                f"the fake upstream makes no JSON for the keyword {unknown[0]!r} of {name!r}; leave it out, it knows "
+                f"{', '.join(sorted(_READ))}"
             )
         match schema:
             case {"$ref": str(reference)}:

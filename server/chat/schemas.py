@@ -29,8 +29,8 @@ from qguide.server.own_bodies.schemas import (
 
 _HEADER: Final = "x-qguide-"
 _NO_OPTIONS: Final = ("x-qguide-timeout-s", "x-qguide-outcome", "x-qguide-earned", "x-qguide-replica")
-"""X-QGuide headers that are not options of a step: the deadline and the outcome are read for every
-route, and the replica is for the proxy."""
+"""X-QGuide headers that are not options of a step: the deadline and the outcome are read for every route, and the
+replica is for the proxy."""
 
 
 class GuidanceOptions(StepOptions):

@@ -123,9 +123,9 @@ def text_request(body: CompletionRequest, policy: ServedPolicy, named: Collectio
     field = body.needs_texts
     if policy.upstream_model is None or policy.dialect != "chat" or body.stream:
         raise UnsupportedParameterError(
-            f"{field} needs an upstream's own completions, whole: the policy {policy.name!r} "
-            f"answers {'in a stream' if body.stream else 'chats'}; send texts without "
-            f"{', '.join(_OF_TEXTS)}, or name an upstream of the dialect 'chat' and do not stream",
+            f"{field} needs an upstream's own completions, whole: the policy {policy.name!r} answers "
+            f"{'in a stream' if body.stream else 'chats'}; send texts without {', '.join(_OF_TEXTS)}, or name an "
+            "upstream of the dialect 'chat' and do not stream",
             parameter=field,
         )
     passed, _ = chat_parameters(body.parameters, named, {})

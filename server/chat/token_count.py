@@ -57,9 +57,9 @@ async def count_tokens(
 ) -> CountedTokens:
     """Count by the tokenizer of the policy, by its upstream, or else by that of the Q model.
 
-    The Q model's count says how much of the Q model's context the prompt takes, and estimates what
-    it takes of the upstream's, images aside: where the upstream has no such route, fails, or takes
-    more than five seconds. `exact` is false then, and with tools for a policy in this process.
+    The Q model's count says how much of the Q model's context the prompt takes, and estimates what it takes of the
+    upstream's, images aside: where the upstream has no such route, fails, or takes more than five seconds. `exact` is
+    false then, and with tools for a policy in this process.
 
     Args:
         prompt: translates the request to the fields of a chat completion's body.
@@ -89,9 +89,8 @@ async def count_tokens(
         raise failure
     if counted is None:
         raise InvalidRequestError(
-            f"neither the policy {policy.name!r} nor the Q model {q_model!r} has a tokenizer in "
-            "this server, so nothing can count; name another Q model as qguide.q_model, or read "
-            "the usage of an answer"
+            f"neither the policy {policy.name!r} nor the Q model {q_model!r} has a tokenizer in this server, so "
+            "nothing can count; name another Q model as qguide.q_model, or read the usage of an answer"
         )
     source = TokenSource(counted_by="q_model", name=q_model, exact=False)
     return CountedTokens(input_tokens=counted, qguide=source)

@@ -143,8 +143,8 @@ def _check_in_process(parameters: Mapping[str, object], policy: str, names: Mapp
         if name not in _HARMLESS and value not in _NEUTRAL.get(name, ()):
             given = names.get(name, name)
             raise UnsupportedParameterError(
-                f"the policy {policy!r} runs in this server and does not support {given!r}; leave "
-                "the parameter out or choose a policy that is an upstream (QGUIDE_UPSTREAMS)",
+                f"the policy {policy!r} runs in this server and does not support {given!r}; leave the parameter out or "
+                "choose a policy that is an upstream (QGUIDE_UPSTREAMS)",
                 parameter=given,
             )
 
@@ -279,8 +279,8 @@ def to_chat_history(
 ) -> tuple[History, MalformedHistoryError | None]:
     """Convert a conversation to a history, and report why a Q model cannot read it, if so.
 
-    An upstream may read what a Q model cannot, for example images. Chats need not begin with a
-    task, so the order of roles is not checked.
+    An upstream may read what a Q model cannot, for example images. Chats need not begin with a task, so the order of
+    roles is not checked.
     """
     check_count(turns, most)
     history = tuple(turn.to_message() for turn in paced(turns))

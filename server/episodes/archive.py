@@ -1,8 +1,8 @@
 """Index of the recorded episodes of a folder, for listing and searching them.
 
-Files are read once; after that only what was appended to them. Rows stay in the files: the index
-holds where they are, the Q of each step, and the beginning of the texts. Several processes may
-write to the folder (see `qguide.server.episodes.recorder`); lines that are no rows are skipped.
+Files are read once; after that only what was appended to them. Rows stay in the files: the index holds where they are,
+the Q of each step, and the beginning of the texts. Several processes may write to the folder (see
+`qguide.server.episodes.recorder`); lines that are no rows are skipped.
 """
 
 import threading
@@ -159,8 +159,8 @@ class EpisodeArchive:
         except (OSError, ValidationError):
             pass
         raise UnknownEpisodeError(
-            f"no recorded episode is {episode_id[:80]!r}; GET /v1/episodes lists them, and the "
-            "oldest are removed with their files (QGUIDE_EPISODES_MAX_FILES)"
+            f"no recorded episode is {episode_id[:80]!r}; GET /v1/episodes lists them, and the oldest are removed with "
+            "their files (QGUIDE_EPISODES_MAX_FILES)"
         )
 
     def _update(self) -> None:

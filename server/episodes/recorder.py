@@ -3,8 +3,8 @@
 <folder>/trees-<time>-<id>.jsonl     the input of `qguide label`
 <folder>/offers-<time>-<id>.jsonl    the candidates of each step and their Q
 
-When a file is full, a new one is started; the oldest is removed once the new one holds rows. Each
-process writes its own files, so several processes can share a folder.
+When a file is full, a new one is started; the oldest is removed once the new one holds rows. Each process writes its
+own files, so several processes can share a folder.
 """
 
 import asyncio
@@ -69,8 +69,8 @@ class RotatedFile:
             if not size:
                 _sync_folder(self._folder)
         except OSError:
-            # Continue with the same file after an outage: a new file per failure would count
-            # towards `max_files` and displace recorded ones. But nothing may follow a partial line.
+            # Continue with the same file after an outage: a new file per failure would count towards `max_files` and
+            # displace recorded ones. But nothing may follow a partial line.
             if not undo():
                 self._path = None
             raise
@@ -80,8 +80,8 @@ class RotatedFile:
     def remove_oldest(self) -> None:
         """Delete all but the latest `max_files` files; call it once all related rows are written.
 
-        Empty files are not counted: no recorded episode should be deleted in favour of one, and
-        another process may be about to write into it.
+        Empty files are not counted: no recorded episode should be deleted in favour of one, and another process may be
+        about to write into it.
         """
         if not self._may_rotate:
             return

@@ -1,11 +1,10 @@
 """Conversion of a finished episode to rows for the offline jobs (`qguide.qnet.records`).
 
-The actions taken form one path of a tree. `qguide label` merges the episodes of one task, which is
-identified by the hash of its first messages, into one tree. Candidates and their Q are written as
-one offer row per step. Those that a judge scored are in the tree, too, because its scores are
-labels of their own (`qguide label` with the target `judge`); one that was not taken is a node that
-nobody tried, whose return is unknown. Tool calls are written as the lines of `Message.text`, and
-their results as observations.
+The actions taken form one path of a tree. `qguide label` merges the episodes of one task, which is identified by the
+hash of its first messages, into one tree. Candidates and their Q are written as one offer row per step. Those that a
+judge scored are in the tree, too, because its scores are labels of their own (`qguide label` with the target `judge`);
+one that was not taken is a node that nobody tried, whose return is unknown. Tool calls are written as the lines of
+`Message.text`, and their results as observations.
 """
 
 import hashlib

@@ -1,8 +1,8 @@
 """The operator's redaction function, run in separate processes.
 
-A function that hangs in a thread cannot be stopped, and one that hangs in a regular expression
-blocks every other thread, because it holds the GIL. So it runs in separate processes: one that
-exceeds the time limit is killed, and `sys.exit` in it does not end the server.
+A function that hangs in a thread cannot be stopped, and one that hangs in a regular expression blocks every other
+thread, because it holds the GIL. So it runs in separate processes: one that exceeds the time limit is killed, and
+`sys.exit` in it does not end the server.
 """
 
 import asyncio
@@ -21,8 +21,8 @@ from qguide.qnet.errors import ConfigError
 from qguide.server.episodes.redaction_worker import LENGTH
 
 _MOST_PROCESSES: Final = 4
-"""Number of episodes redacted at the same time. Texts on which the function hangs delay others
-only while they occupy all processes."""
+"""Number of episodes redacted at the same time. Texts on which the function hangs delay others only while they occupy
+all processes."""
 _START_S: Final = 60.0  # time limit for importing the operator's module, which may load a model
 _log = structlog.get_logger(__name__)
 
@@ -127,8 +127,8 @@ def require_redaction(name: str, *, timeout_s: float) -> None:
         reason = "its process exited"
     if reason:
         raise ConfigError(
-            f"QGUIDE_EPISODES_REDACT is {name!r}, which cannot be imported ({reason}); name a "
-            "function as module:function"
+            f"QGUIDE_EPISODES_REDACT is {name!r}, which cannot be imported ({reason}); name a function as "
+            "module:function"
         )
 
 

@@ -2,10 +2,10 @@
 
     python -P -m qguide.server.episodes.redaction_worker module:function LIMIT_S
 
-Requests are read from stdin and answers written to stdout, each as JSON after its length in 8
-bytes: a list of texts in, `{"texts": […]}` or `{"error": "…"}` out. The first answer reports
-whether the function could be imported. An error is reported by its class only, because its message
-may quote the text. The module imports only the standard library, so that it starts quickly.
+Requests are read from stdin and answers written to stdout, each as JSON after its length in 8 bytes: a list of texts
+in, `{"texts": […]}` or `{"error": "…"}` out. The first answer reports whether the function could be imported. An error
+is reported by its class only, because its message may quote the text. The module imports only the standard library, so
+that it starts quickly.
 """
 
 import importlib
@@ -68,8 +68,8 @@ def main(name: str, limit_s: float) -> None:
         write_message(answers, {"error": f"{type(error).__name__}: {error}"})
         return
     write_message(answers, {"texts": []})
-    # The server kills a process that exceeds the limit. If the server itself is gone, the alarm's
-    # default action ends this process, even while the function holds the GIL.
+    # The server kills a process that exceeds the limit. If the server itself is gone, the alarm's default action ends
+    # this process, even while the function holds the GIL.
     has_alarm = hasattr(signal, "setitimer")
     while (texts := read_message(requests)) is not None:
         if has_alarm:

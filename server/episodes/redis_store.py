@@ -2,13 +2,12 @@
 
     qguide:episodes:<hash>   hash: `state`, and the step records as `0`, `1`, …
 
-A step reads the state and appends one record. Each replica also keeps its latest state of an
-episode and the records until then in memory, of which it reads each once. So an episode that
-continues on the same replica loses nothing while Redis is down, and its first step after that
-updates Redis.
+A step reads the state and appends one record. Each replica also keeps its latest state of an episode and the records
+until then in memory, of which it reads each once. So an episode that continues on the same replica loses nothing while
+Redis is down, and its first step after that updates Redis.
 
-The memory of all episodes has a budget, shared between keys, like that of a server's own memory:
-when it is exceeded, the key that holds most loses its least recently used episode.
+The memory of all episodes has a budget, shared between keys, like that of a server's own memory: when it is exceeded,
+the key that holds most loses its least recently used episode.
 
     qguide:episode-index:of:<owner>      episodes of a key, by the time of their last step
     qguide:episode-index:bytes:<owner>   their sizes
@@ -33,10 +32,10 @@ from qguide.server.redis.client import NAMESPACE, RedisLink
 
 _INDEX: Final = f"{NAMESPACE}:episode-index"
 
-# A script runs atomically in Redis, so that replicas do not count at the same time. Expired
-# episodes are still in the index and are dropped first. The clock is Redis' own, because those of
-# the replicas differ; it is in microseconds, because several steps fit into a millisecond. Values
-# of another type under these names are deleted, so that no request fails because of them.
+# A script runs atomically in Redis, so that replicas do not count at the same time. Expired episodes are still in the
+# index and are dropped first. The clock is Redis' own, because those of the replicas differ; it is in microseconds,
+# because several steps fit into a millisecond. Values of another type under these names are deleted, so that no request
+# fails because of them.
 _SCRIPT: Final = """
 local prefix, owner, episode = ARGV[1], ARGV[2], ARGV[3]
 local size, most, ttl_ms = tonumber(ARGV[4]), tonumber(ARGV[5]), tonumber(ARGV[6])
@@ -154,8 +153,7 @@ class RedisEpisodeStore:
         async def alone() -> bool:
             return True
 
-        # Without Redis every replica has the claim: an episode that is recorded twice is better
-        # than one that is lost.
+        # Without Redis every replica has the claim: an episode that is recorded twice is better than one that is lost.
         mine = await self._link.use(shared, alone, repeatable=False)
         try:
             yield mine
@@ -171,8 +169,7 @@ class RedisEpisodeStore:
                 known, own = await self._state(pipe, name), await self._own.get(episode_id)
                 latest = _later(known, own)
                 changed = change(latest)
-                # Redis has nothing, or other steps than this replica counted while it was down: all
-                # is written anew.
+                # Redis has nothing, or other steps than this replica counted while it was down: all is written anew.
                 if known is None or (own and latest is own and own.chain != known.chain):
                     copied, anew = True, await self._own.records(episode_id)
                 else:

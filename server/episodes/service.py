@@ -116,8 +116,8 @@ class Episodes:
 
         Args:
             earned: the outcome that it would have had if it had ended before this step.
-            strict: refuse a step of an episode that has ended or is full; otherwise it is served,
-                and the episode is not recorded.
+            strict: refuse a step of an episode that has ended or is full; otherwise it is served, and the episode is
+                not recorded.
         """
         if outcome is not None:
             self._require_reward(outcome)
@@ -191,8 +191,8 @@ class Episodes:
         lowest, highest = self._rewards
         if not lowest <= reward <= highest:
             raise InvalidRequestError(
-                f"{name} is {reward:g}; this server takes {lowest:g} to {highest:g}; scale "
-                "your rewards, or ask the operator to set QGUIDE_MIN_REWARD and QGUIDE_MAX_REWARD"
+                f"{name} is {reward:g}; this server takes {lowest:g} to {highest:g}; scale your rewards, or ask the "
+                "operator to set QGUIDE_MIN_REWARD and QGUIDE_MAX_REWARD"
             )
 
     async def close(self, episode_id: str, outcome: Outcome) -> Closed:
@@ -200,8 +200,7 @@ class Episodes:
         self._require_reward(outcome.reward)
         episode_id, _ = await self._latest(episode_id)
         closing = self._begin(self._close(scoped_episode_id(episode_id), episode_id, outcome))
-        # Shielded, so that a client that disconnects does not leave a write running outside the
-        # episode's lock.
+        # Shielded, so that a client that disconnects does not leave a write running outside the episode's lock.
         return await asyncio.shield(closing)
 
     def _begin(self, closing: Coroutine[Any, Any, Result]) -> asyncio.Task[Result]:
@@ -214,8 +213,7 @@ class Episodes:
     async def settle(self, *, timeout_s: float = SETTLE_S) -> None:
         """Wait for episodes that are being closed, even if their clients have disconnected.
 
-        An episode that is not redacted in time is dropped; its client was never told that it is
-        recorded.
+        An episode that is not redacted in time is dropped; its client was never told that it is recorded.
         """
         self._unwritten.clear()  # nothing begins any more
         if self._ending:
@@ -342,8 +340,8 @@ def build_store(settings: Settings, link: RedisLink | None) -> EpisodeStore:
 async def outlasting(episodes: Episodes, store: EpisodeStore, settings: Settings) -> AsyncIterator[None]:
     """Go on with the open episodes that an earlier process has left, and keep those of the block on the disk.
 
-    Not with Redis, which has them. With a redactor, which has not seen their texts, none are kept
-    on the disk, and what was there of before is not left there.
+    Not with Redis, which has them. With a redactor, which has not seen their texts, none are kept on the disk, and what
+    was there of before is not left there.
     """
     folder = settings.episodes_folder
     if folder is None or not isinstance(store, MemoryEpisodeStore):
@@ -367,7 +365,7 @@ def _counted_for(episode: ServedEpisode) -> str:
 def _closed(episode_id: str, outcome: Outcome, known: ServedEpisode | None) -> ServedEpisode:
     if known is None:
         raise UnknownEpisodeError(
-            f"there is no episode {episode_id!r}; either no step was sent with this episode_id, or "
-            "it has expired (QGUIDE_EPISODES_TTL_S, QGUIDE_EPISODES_MEMORY_BYTES)"
+            f"there is no episode {episode_id!r}; either no step was sent with this episode_id, or it has expired "
+            "(QGUIDE_EPISODES_TTL_S, QGUIDE_EPISODES_MEMORY_BYTES)"
         )
     return known.closed(outcome)

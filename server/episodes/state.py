@@ -1,8 +1,8 @@
 """State of an episode as an immutable, JSON-serialisable value of constant size.
 
 The texts of an episode are no part of its state: each step appends one record of what it added, and
-`qguide.server.episodes.transcript` puts the records together when the episode ends. The state has
-their number, size and hash, so that a step costs the same however many there were before it.
+`qguide.server.episodes.transcript` puts the records together when the episode ends. The state has their number, size
+and hash, so that a step costs the same however many there were before it.
 """
 
 import hashlib
@@ -37,21 +37,19 @@ class Offer(_State):
         q_model: `name@version` of the Q model that guides this episode.
         policy: the policy that drew the candidates; "" if the agent sent its own.
         drawn_by: the policy that drew the chosen one, where several drew; else "".
-        calling: text of each candidate that calls tools -> the candidate as a message; empty if
-            episodes are not recorded.
+        calling: text of each candidate that calls tools -> the candidate as a message; empty if episodes are not
+            recorded.
         greedy: text of the policy's greedy reply; "" if that is unknown.
         asked: the Q model, alias or split that the request named; "" for the default.
         tau: temperature of Q in the posterior that chose; None without one.
         ranked: the Q-values are places among this step's candidates, and mean nothing elsewhere.
-        window: what the Q model read in place of a history that is too long for it; None if it
-            read the whole.
+        window: what the Q model read in place of a history that is too long for it; None if it read the whole.
         threshold: the Q below which actions are taken; None where none is set.
         out_of_domain: the state was outside the Q model's domain; None if that was not asked.
         shadow: `name@version` of the Q model's shadow; "" for none, None in a state of before.
-        propensity: probability of this choice among these candidates, given whether the step
-            explored; None without learning.
-        earned: the episode's outcome if it had ended before this step; None if the agent does not
-            say it.
+        propensity: probability of this choice among these candidates, given whether the step explored; None without
+            learning.
+        earned: the episode's outcome if it had ended before this step; None if the agent does not say it.
     """
 
     at: int
@@ -94,8 +92,7 @@ class StepRecord(_State):
     """Addition of a step to the record of its episode.
 
     Attributes:
-        messages: those that its history has and the previous step's has not; none for another
-            offer at the same state.
+        messages: those that its history has and the previous step's has not; none for another offer at the same state.
     """
 
     messages: tuple[Message, ...] = ()
@@ -115,8 +112,7 @@ class Outcome(_State):
 
     Attributes:
         terminated: True if the environment ended it, False if a step limit truncated it.
-        by: who said so: the agent's own request for it, a header of a step, or a rule of the
-            operator.
+        by: who said so: the agent's own request for it, a header of a step, or a rule of the operator.
         action: the agent's last action; None if it was the chosen candidate.
     """
 
@@ -139,8 +135,8 @@ class ServedEpisode(_State):
     """State of an episode.
 
     Attributes:
-        uid: the id under which it is recorded, made up at its first step. Not the caller's, which
-            may say more than the caller wants to be written, and may come again.
+        uid: the id under which it is recorded, made up at its first step. Not the caller's, which may say more than the
+            caller wants to be written, and may come again.
         steps: number of distinct states that were guided.
         records: number of step records; 0 if episodes are not recorded.
         chain: hash of them all, in order; "" for none.
@@ -174,8 +170,8 @@ class ServedEpisode(_State):
     def previous_q(self, history: History, *, q_model: str) -> float | None:
         """Q of the action that led to this state; None if this Q model has not scored it.
 
-        Values of different Q models are never compared, because their scales may differ. A state
-        that is requested again is not its own predecessor.
+        Values of different Q models are never compared, because their scales may differ. A state that is requested
+        again is not its own predecessor.
         """
         state = digest(history)
         for known in (self.last, self.before):
@@ -250,8 +246,8 @@ class ServedEpisode(_State):
             return self.model_copy(update={"outcome": outcome})
         if self.outcome.reward != outcome.reward:
             raise EpisodeClosedError(
-                f"episode {self.id!r} ended with a reward of {self.outcome.reward}, not "
-                f"{outcome.reward}; an episode can end only once, so start another one"
+                f"episode {self.id!r} ended with a reward of {self.outcome.reward}, not {outcome.reward}; an episode "
+                "can end only once, so start another one"
             )
         return self
 
@@ -262,8 +258,8 @@ class ServedEpisode(_State):
     def require_open(self, outcome: float | None = None) -> None:
         """Refuse a step after the end.
 
-        An agent does not know of a rule that has ended its episode, so its further steps pass; so
-        does the repetition of the step that brought the outcome.
+        An agent does not know of a rule that has ended its episode, so its further steps pass; so does the repetition
+        of the step that brought the outcome.
         """
         if self.outcome is None:
             return
@@ -277,10 +273,9 @@ class ServedEpisode(_State):
         if self.records < limits.max_steps and self.record_bytes < limits.max_bytes:
             return
         raise EpisodeFullError(
-            f"episode {self.id!r} has {self.records:,} steps of {self.record_bytes:,} bytes; this "
-            f"server keeps at most {limits.max_steps:,} steps (QGUIDE_EPISODE_MAX_STEPS) and "
-            f"{limits.max_bytes:,} bytes (QGUIDE_EPISODE_MAX_BYTES) of an episode; report its "
-            "outcome and use another episode_id for what follows"
+            f"episode {self.id!r} has {self.records:,} steps of {self.record_bytes:,} bytes; this server keeps at most "
+            f"{limits.max_steps:,} steps (QGUIDE_EPISODE_MAX_STEPS) and {limits.max_bytes:,} bytes "
+            "(QGUIDE_EPISODE_MAX_BYTES) of an episode; report its outcome and use another episode_id for what follows"
         )
 
 
@@ -289,8 +284,8 @@ class EpisodeChange:
     """The new state of an episode.
 
     Attributes:
-        record: JSON of a `StepRecord` to append to its records; None appends nothing. A state
-            without records drops those that there were.
+        record: JSON of a `StepRecord` to append to its records; None appends nothing. A state without records drops
+            those that there were.
     """
 
     episode: ServedEpisode

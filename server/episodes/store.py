@@ -5,8 +5,8 @@
 <folder>/<id>.unreadable  one with what this version cannot read, for as long as an episode is kept
 <folder>/open.lock        held by a server that starts
 
-It is written with each step. Nothing waits for the disk: that outlasts a process that is killed, and
-may not outlast a machine that fails.
+It is written with each step. Nothing waits for the disk: that outlasts a process that is killed, and may not outlast a
+machine that fails.
 """
 
 import math
@@ -155,8 +155,8 @@ class MemoryEpisodeStore:
     """Episodes as JSON in this process; a step appends its record and rewrites none.
 
     Args:
-        max_bytes: memory for all episodes. When it is full, the key that holds most loses its least
-            recently used episode, so with K keys each is sure of a K-th of the memory.
+        max_bytes: memory for all episodes. When it is full, the key that holds most loses its least recently used
+            episode, so with K keys each is sure of a K-th of the memory.
     """
 
     def __init__(self, *, max_bytes: int, ttl_s: float, clock: Callable[[], float] = time.monotonic) -> None:

@@ -1,7 +1,7 @@
 """Translation between Gemini's requests and chat completions' guided steps. Pure.
 
-Gemini's calls need no ids: a result belongs to the first open call of its name. A chat completion
-has an id for each, so calls without one get their place in the conversation.
+Gemini's calls need no ids: a result belongs to the first open call of its name. A chat completion has an id for each,
+so calls without one get their place in the conversation.
 """
 
 import base64
@@ -70,8 +70,8 @@ def read_content(body: GenerateContentRequest, model: str) -> Translated:
     }
     if config.candidate_count not in (None, 1):
         raise InvalidRequestError(
-            f"generationConfig.candidateCount is {config.candidate_count}, but an answer has the "
-            "best candidate alone; set qguide.return_candidates to see all that were drawn"
+            f"generationConfig.candidateCount is {config.candidate_count}, but an answer has the best candidate alone; "
+            "set qguide.return_candidates to see all that were drawn"
         )
     dropped = {f"generationConfig.{name}" for name in config.model_extra or {}}
     thinking = config.thinking_config
@@ -105,8 +105,8 @@ def _tools(body: GeminiPrompt, calling: CallingConfig | None) -> list[Json]:
     for index, tool in enumerate(body.tools or ()):
         if others := (tool.model_extra or {}).keys():
             raise UnsupportedParameterError(
-                f"tools[{index}] has {sorted(others)[0][:40]!r}: upstreams know no tools that "
-                "Google runs; remove it, or describe your own function in functionDeclarations",
+                f"tools[{index}] has {sorted(others)[0][:40]!r}: upstreams know no tools that Google runs; remove it, "
+                "or describe your own function in functionDeclarations",
                 parameter="tools",
             )
         tools += [
@@ -116,8 +116,8 @@ def _tools(body: GeminiPrompt, calling: CallingConfig | None) -> list[Json]:
         ]
     if allowed and not tools:
         raise InvalidRequestError(
-            f"toolConfig allows {allowed[0][:40]!r}, which no tool declares; name functions of "
-            "functionDeclarations in allowedFunctionNames"
+            f"toolConfig allows {allowed[0][:40]!r}, which no tool declares; name functions of functionDeclarations in "
+            "allowedFunctionNames"
         )
     return tools
 
@@ -165,8 +165,8 @@ def _tool_choice(calling: CallingConfig) -> str | Json:
 def _response_format(config: GenerationConfig) -> Json | None:
     if config.response_mime_type not in (None, "text/plain", JSON_TYPE):
         raise InvalidRequestError(
-            f"generationConfig.responseMimeType is {config.response_mime_type[:40]!r}, but an "
-            f"answer is text/plain or {JSON_TYPE}"
+            f"generationConfig.responseMimeType is {config.response_mime_type[:40]!r}, but an answer is text/plain or "
+            f"{JSON_TYPE}"
         )
     schema = config.response_json_schema
     if schema is None and config.response_schema is not None:
@@ -254,8 +254,8 @@ def _answered(result: GeminiResult, open_calls: OpenCalls, place: str) -> str:
     if call_id := found or (None if result.id else open_calls.answered_by("", None)):
         return call_id
     raise MalformedHistoryError(
-        f"{place} answers no open call of {result.name[:40]!r} in the model's turn before; "
-        "send the turn that called it, with the same name and id"
+        f"{place} answers no open call of {result.name[:40]!r} in the model's turn before; send the turn that called "
+        "it, with the same name and id"
     )
 
 

@@ -1,8 +1,8 @@
 """Running attempts of one task, of which only the best by value go on.
 
-An attempt is an episode. Its value is the Q of its latest action, read after what the action was
-answered where the Q model can read answers; the rule `validity` before a Q model comes first. The
-rule of going on is that of `qguide.training.choosing.choosers`, with a budget beside it.
+An attempt is an episode. Its value is the Q of its latest action, read after what the action was answered where the Q
+model can read answers; the rule `validity` before a Q model comes first. The rule of going on is that of
+`qguide.training.choosing.choosers`, with a budget beside it.
 """
 
 from collections.abc import Collection, Mapping, Sequence
@@ -46,8 +46,8 @@ class Attempt(Body):
     episode_id: str = Field(min_length=1, max_length=MAX_EPISODE_ID_CHARACTERS, pattern=EPISODE_ID_PATTERN)
     messages: ListOf[ChatMessage] | None = Field(
         default=None,
-        description="its history with its latest action, and what that was answered if it is "
-        "known; null compares the Q of its episode's latest step",
+        description="its history with its latest action, and what that was answered if it is known; null compares the "
+        "Q of its episode's latest step",
     )
     tokens: Annotated[int, Field(ge=0, le=2**53), WHOLE] | None = Field(
         default=None, description="its cost so far; null counts its episode's steps"
@@ -80,13 +80,13 @@ class JudgedAttempt(Body):
     episode_id: str
     value: float | None = Field(description="null if it was not compared, or no Q is known")
     valid: bool = Field(
-        description="false if the rule `validity`, where it stands before the Q model, finds that the latest "
-        "action failed: such attempts come after all others"
+        description="false if the rule `validity`, where it stands before the Q model, finds that the latest action "
+        "failed: such attempts come after all others"
     )
     tokens: int
     verdict: Verdict = Field(
-        description="`best` goes on; `behind` is worth less than those; `budget`: the rest "
-        "does not pay its next turn; `ended` was not running"
+        description="`best` goes on; `behind` is worth less than those; `budget`: the rest does not pay its next turn; "
+        "`ended` was not running"
     )
 
 
@@ -134,8 +134,8 @@ async def narrow_attempts(body: AttemptsRequest, scoring: ScoringService) -> Att
     most = scoring.settings.max_score_items
     if not 1 <= len(ids) <= most or len(set(ids)) < len(ids):
         raise InvalidRequestError(
-            f"attempts has {len(ids)} entries of {len(set(ids))} episodes; send 1 to {most} "
-            "different ones (QGUIDE_MAX_SCORE_ITEMS)"
+            f"attempts has {len(ids)} entries of {len(set(ids))} episodes; send 1 to {most} different ones "
+            "(QGUIDE_MAX_SCORE_ITEMS)"
         )
     known = [_Known(one, await scoring.episodes.find(one.episode_id)) for one in body.attempts]
     running = [index for index, one in enumerate(known) if one.running]

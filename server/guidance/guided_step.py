@@ -235,8 +235,8 @@ class GuidedStepService(RequestService):
     def _with_a_choice(self, asked: GuidedStepRequest, *, chooses: bool) -> tuple[int, Sampling, tuple[str, ...]]:
         """M and the sampling by which candidates can differ, and warnings of what was changed.
 
-        At temperature 0 all candidates are equal, and an upstream charges for each of them. Those
-        of paraphrases are not, as far as there are any: see `Perturbation.repeats_at`.
+        At temperature 0 all candidates are equal, and an upstream charges for each of them. Those of paraphrases are
+        not, as far as there are any: see `Perturbation.repeats_at`.
         """
         m, sampling = asked.num_candidates, asked.sampling
         warnings = (*asked.warnings, *(asked.view.warnings if asked.view else ()))
@@ -247,8 +247,8 @@ class GuidedStepService(RequestService):
             said = f"temperature is 0, at which candidates are equal; {asked.n} drawn"
             return asked.n, sampling, (*warnings, said)
         said = (
-            f"temperature is 0, at which candidates are equal; the first was drawn so and the "
-            f"others at {warmer:g} (QGUIDE_GUIDANCE_TEMPERATURE)"
+            f"temperature is 0, at which candidates are equal; the first was drawn so and the others at {warmer:g} "
+            "(QGUIDE_GUIDANCE_TEMPERATURE)"
         )
         sampling = replace(sampling, temperature=warmer, first_greedy=True)
         return m, sampling, (*warnings, said)

@@ -24,8 +24,8 @@ async def pooled(
 ) -> GuidedStepRequest:
     """The request with one policy for all of those that it names.
 
-    The caller's own request in an upstream's dialect is for one upstream, so it is translated. The
-    prior is of votes: likelihoods of different policies cannot be compared.
+    The caller's own request in an upstream's dialect is for one upstream, so it is translated. The prior is of votes:
+    likelihoods of different policies cannot be compared.
     """
     shares, options = asked.options.policies or (), asked.options
     members = [models.find_policy(share.name) for share in shares]
@@ -38,8 +38,8 @@ async def pooled(
     given = options.model_dump(include={"num_candidates"}, exclude_unset=True, exclude_none=True)
     if (given and asked.num_candidates != total) or total < asked.n:
         raise InvalidCandidatesError(
-            f"policies draw {total} candidates, and {max(asked.num_candidates, asked.n)} are asked "
-            "for; let their n add up to it, or leave num_candidates out"
+            f"policies draw {total} candidates, and {max(asked.num_candidates, asked.n)} are asked for; let their n "
+            "add up to it, or leave num_candidates out"
         )
     _check_members(asked, members, settings)
     member_of = dict(zip(names, members, strict=True))
@@ -73,8 +73,8 @@ async def _draws(shares: Mapping[str, PolicyShare], num_candidates: int, learnin
         )
     if learning is None:
         raise InvalidRequestError(
-            f"policies {', '.join(shares)} have no n, and this server does not split the draws by "
-            "outcomes; give each an n, or set QGUIDE_LEARN"
+            f"policies {', '.join(shares)} have no n, and this server does not split the draws by outcomes; give each "
+            "an n, or set QGUIDE_LEARN"
         )
     return await learning.split(tuple(shares), num_candidates)
 
@@ -88,8 +88,8 @@ def _check_members(asked: GuidedStepRequest, members: Sequence[ServedPolicy], se
             raise asked.unreadable
         elif found := _UPSTREAMS_ALONE & asked.sampling.parameters.keys():
             raise InvalidRequestError(
-                f"the policy {member.name!r} runs in this process and knows no "
-                f"{', '.join(sorted(found))}; leave it out of the policies"
+                f"the policy {member.name!r} runs in this process and knows no {', '.join(sorted(found))}; leave it "
+                "out of the policies"
             )
 
 

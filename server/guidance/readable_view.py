@@ -1,7 +1,7 @@
 """Histories as Q models read them, where a policy reads more: images, prefills, instructions last.
 
-A Q model reads text, and needs an observation last, which the candidates answer. What it cannot
-read is left out or read in another role, with a warning; the policy gets the history as it is.
+A Q model reads text, and needs an observation last, which the candidates answer. What it cannot read is left out or
+read in another role, with a warning; the policy gets the history as it is.
 """
 
 import json
@@ -40,8 +40,8 @@ def readable_view(history: History, parameters: Mapping[str, object] | None = No
     """The view of a history that no Q model reads as it is; None if there is none.
 
     Args:
-        parameters: the request's other parameters; `continue_final_message` says that candidates
-            continue the last message's text without a break.
+        parameters: the request's other parameters; `continue_final_message` says that candidates continue the last
+            message's text without a break.
     """
     warnings: list[str] = []
     if not any(message.content.strip() for message in history if message.role != "assistant"):

@@ -91,8 +91,8 @@ class ScoringService(RequestService):
         for header, said in ((OUTCOME_HEADER, self.outcome), (EARNED_HEADER, self.earned)):
             if said is not None:
                 raise InvalidRequestError(
-                    f"the header {header} is of a step of an episode, and this request only "
-                    "scores; post the outcome to /v1/episodes/ID/outcome"
+                    f"the header {header} is of a step of an episode, and this request only scores; post the outcome "
+                    "to /v1/episodes/ID/outcome"
                 )
         named = self._episode(episode_id)
         episode = None if named is None else await self.episodes.find(named)
@@ -163,8 +163,8 @@ class ScoringService(RequestService):
         """Score each candidate; equal ones without observations are scored once.
 
         Args:
-            long_history: "window" scores after a window of a history that is too long; None is an
-                error, for endpoints whose callers cannot choose.
+            long_history: "window" scores after a window of a history that is too long; None is an error, for endpoints
+                whose callers cannot choose.
             selection: what the request says of the choice; None chooses by Q alone.
         """
         rule = _rule(candidates, selection, self.settings, q_model)
@@ -225,8 +225,8 @@ def _rule(
     asked = selection.selection == "posterior" or selection.tau is not None
     if asked and rule.selection == "posterior" and not candidates.drawn:
         raise InvalidRequestError(
-            "selection is posterior, but neither counts nor logprobs of the candidates are given; "
-            "send one of them, or choose by argmax"
+            "selection is posterior, but neither counts nor logprobs of the candidates are given; send one of them, or "
+            "choose by argmax"
         )
     return rule
 

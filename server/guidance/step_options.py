@@ -1,7 +1,7 @@
 """A step's options beside the settings and its Q model: how it is decided, and what the Q model may read of it.
 
-Histories that are longer than a Q model takes are refused, or read through a window, the same for
-every Q model, whatever scores behind it: see `qguide.qnet.decision.history_window`.
+Histories that are longer than a Q model takes are refused, or read through a window, the same for every Q model,
+whatever scores behind it: see `qguide.qnet.decision.history_window`.
 """
 
 import asyncio
@@ -156,16 +156,15 @@ def is_adaptive(options: StepOptions, q_model: ServedQModel, *, in_episodes: boo
     """True if M is adaptive, which compares Q of one step with Q of the step before.
 
     Args:
-        in_episodes: the setting: it is so where the caller says nothing, and the step is one of an
-            episode.
+        in_episodes: the setting: it is so where the caller says nothing, and the step is one of an episode.
     """
     if not q_model.ranks:
         by_setting = in_episodes and options.episode_id is not None
         return by_setting if options.adaptive is None else options.adaptive
     if options.adaptive:
         raise InvalidRequestError(
-            f"adaptive compares Q with the previous step's, but {q_model.id} is {q_model.kind} that ranks "
-            f"the candidates of one step; leave adaptive out, or {q_model.comparable}"
+            f"adaptive compares Q with the previous step's, but {q_model.id} is {q_model.kind} that ranks the "
+            f"candidates of one step; leave adaptive out, or {q_model.comparable}"
         )
     return False
 
@@ -183,8 +182,8 @@ def until_of(options: StepOptions, q_model: ServedQModel) -> UntilDecided | None
         return None
     if q_model.ranks:
         raise InvalidRequestError(
-            f"until_decided compares what was drawn with what may come, but {q_model.id} ranks the "
-            "candidates of one step; leave it out, or name another Q model, such as the rule 'votes'"
+            f"until_decided compares what was drawn with what may come, but {q_model.id} ranks the candidates of one "
+            "step; leave it out, or name another Q model, such as the rule 'votes'"
         )
     return UntilDecided(highest_q=q_model.highest_q)
 
@@ -193,8 +192,8 @@ def previous_q(options: StepOptions, history: History, episode: ServedEpisode | 
     """The Q that adaptive M has to exceed; None at an episode's first step."""
     if options.previous_q is None and options.episode_id is None:
         raise InvalidRequestError(
-            "adaptive compares Q with the previous step's, but neither episode_id nor previous_q "
-            "is given; send one of them"
+            "adaptive compares Q with the previous step's, but neither episode_id nor previous_q is given; send one of "
+            "them"
         )
     if options.previous_q is None and episode is not None:
         return episode.previous_q(history, q_model=q_model)
@@ -327,8 +326,8 @@ async def score_in_window(
     size = await q_model.model.measure(request)
     if size is None:
         raise HistoryTooLongError(
-            f"{refusal}; no window can be read, because the tokens of a history cannot be "
-            f"counted for {q_model.name}: {q_model.model.countable}"
+            f"{refusal}; no window can be read, because the tokens of a history cannot be counted for {q_model.name}: "
+            f"{q_model.model.countable}"
         ) from refusal
     for shorter, window in _windows(request.history, size):
         if reason := reason_unread(window, least_read):
@@ -346,8 +345,8 @@ async def too_long_to_draw(
 ) -> HistoryTooLongError | OutOfDomainError | None:
     """The error that scoring will raise for any candidate; None if it may be possible.
 
-    Asked before candidates are drawn, which would be paid for in vain. A history of fewer bytes
-    than the context has tokens is not measured: a byte is at most one token.
+    Asked before candidates are drawn, which would be paid for in vain. A history of fewer bytes than the context has
+    tokens is not measured: a byte is at most one token.
 
     Args:
         least_read: share of the history that a window has to show; without candidates it shows most.
@@ -364,8 +363,8 @@ async def too_long_to_draw(
         return None
     if mode != "window":
         return HistoryTooLongError(
-            f"the history has {tokens:,} tokens; {q_model.name} takes {size.context:,} with the "
-            f"candidate; shorten the history{STEP.long_history}"
+            f"the history has {tokens:,} tokens; {q_model.name} takes {size.context:,} with the candidate; shorten the "
+            f"history{STEP.long_history}"
         )
     if least_tokens(size, task=task_exchanges(history)) >= size.context:
         return _no_window_fits(history, size, q_model.name, STEP)
@@ -385,7 +384,7 @@ def _no_window_fits(history: History, size: RequestSize, name: str, choices: Cho
     alone, least = sum(size.exchanges[:task]), least_tokens(size, task=task)
     newest = f", {least:,} with the newest turn" if least > alone else ""
     return HistoryTooLongError(
-        f"the history has {sum(size.exchanges):,} tokens and no window of it fits: its task (the "
-        f"system and first user messages) has {alone:,}{newest}, and {name} takes "
-        f"{size.context:,} with the candidate; {_NO_WINDOW}{choices.fallback}"
+        f"the history has {sum(size.exchanges):,} tokens and no window of it fits: its task (the system and first user "
+        f"messages) has {alone:,}{newest}, and {name} takes {size.context:,} with the candidate; "
+        f"{_NO_WINDOW}{choices.fallback}"
     )

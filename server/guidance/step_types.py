@@ -64,8 +64,8 @@ class RequestService:
         for name, said in ((f"the header {OUTCOME_HEADER}", self.outcome), ("earned", earned)):
             if said is not None:
                 raise InvalidRequestError(
-                    f"{name} is {said:g}, which is of an episode, and this request names no episode; "
-                    "name it by X-Session-ID, the path /episodes/ID/ or episode_id"
+                    f"{name} is {said:g}, which is of an episode, and this request names no episode; name it by "
+                    "X-Session-ID, the path /episodes/ID/ or episode_id"
                 )
         return None
 
@@ -75,11 +75,10 @@ class GuidedStepRequest:
     """A validated request for an action.
 
     Attributes:
-        unreadable: why Q models cannot read this history as it is (the policy can); None if they
-            can.
+        unreadable: why Q models cannot read this history as it is (the policy can); None if they can.
         view: what Q models can read of such a history; None if they can read nothing of it.
-        agent_session: the session that the body names (`prompt_cache_key`), "" for none; once the
-            step is in an episode, the session that named it.
+        agent_session: the session that the body names (`prompt_cache_key`), "" for none; once the step is in an
+            episode, the session that named it.
     """
 
     policy: ServedPolicy
@@ -185,9 +184,9 @@ def require_not_stopped(decision: Decision, q_model: ServedQModel) -> None:
         return
     best_q, usage = below.taken[-1].best_q, decision.usage
     raise BelowThresholdError(
-        f"stopped: the best of {len(decision.candidates)} candidates has a Q of {best_q:.3g}, "
-        f"below the threshold of {below.below:g} that the operator has set for {q_model.id} "
-        "(QGUIDE_THRESHOLDS), so no action is answered; ask a person, or change the task",
+        f"stopped: the best of {len(decision.candidates)} candidates has a Q of {best_q:.3g}, below the threshold of "
+        f"{below.below:g} that the operator has set for {q_model.id} (QGUIDE_THRESHOLDS), so no action is answered; "
+        "ask a person, or change the task",
         details={
             "below": below.below,
             "best_q": best_q,
@@ -326,8 +325,7 @@ def _escalations(decision: Decision) -> list[ActionTaken]:
 def extra_of(decision: Decision, prices: StepPrices) -> Spent:
     """Extra cost of a step's candidates, beside one of the policy's own.
 
-    Where only the upstream says what the step cost, it is (M - 1) / M of that, the most that it
-    can be.
+    Where only the upstream says what the step cost, it is (M - 1) / M of that, the most that it can be.
     """
     own, escalated = _spent(decision)
     drawn = len(decision.candidates) - sum(len(one.candidates) for one in _escalations(decision))

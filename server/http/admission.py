@@ -1,13 +1,12 @@
 """Admission of requests: trusted hosts, API keys, graceful shutdown and rate limits.
 
-The key is checked before any of the body is read, so that requests without one cost next to
-nothing. Limits apply after the body has arrived, so that slow senders do not use up places. They
-are of concurrent requests, requests per minute and tokens per day.
+The key is checked before any of the body is read, so that requests without one cost next to nothing. Limits apply after
+the body has arrived, so that slow senders do not use up places. They are of concurrent requests, requests per minute
+and tokens per day.
 
-Windows are fixed and begin with a caller's first request in them, so `Retry-After` is exactly the
-rest of the window. Tokens are known only after they were spent, so a budget can be overdrawn by
-requests that were admitted before it ran out. Replicas count together in Redis; while Redis is
-down each counts on its own, starting at zero.
+Windows are fixed and begin with a caller's first request in them, so `Retry-After` is exactly the rest of the window.
+Tokens are known only after they were spent, so a budget can be overdrawn by requests that were admitted before it ran
+out. Replicas count together in Redis; while Redis is down each counts on its own, starting at zero.
 """
 
 import math
@@ -58,8 +57,8 @@ DOCS: Final = frozenset(
 PAGE: Final = frozenset({"/", "/playground"})
 """The playground page; the paths below /playground/ (its files and features) are open as well."""
 _OF_A_RESPONSE: Final = re.compile(r"/v1/responses/(?!compact$|input_tokens$)[^/]+(/cancel)?")
-"""Looks at a stored response, cancels or deletes it: what the response itself must not prevent,
-which has its caller's place as long as it is made in the background."""
+"""Looks at a stored response, cancels or deletes it: what the response itself must not prevent, which has its caller's
+place as long as it is made in the background."""
 Kind = Literal["work", "look", "end"]
 """Kinds of requests: a look at a stored response, the end of one, and any other."""
 _SCHEMES: Final = {
@@ -74,8 +73,7 @@ class Caller:
     """A caller and its limits, where 0 is no limit.
 
     Attributes:
-        cache_salt: see `qguide.qnet.work.Tenant`; "" shares every cache, on a
-            server without keys.
+        cache_salt: see `qguide.qnet.work.Tenant`; "" shares every cache, on a server without keys.
     """
 
     name: str
@@ -103,8 +101,8 @@ class Limiter:
     """Counts the requests and tokens of callers.
 
     Args:
-        link: Redis in which replicas count together; None counts in this process. Concurrent
-            requests are always counted in this process.
+        link: Redis in which replicas count together; None counts in this process. Concurrent requests are always
+            counted in this process.
     """
 
     def __init__(self, link: RedisLink | None, *, concurrent_requests: int) -> None:
@@ -124,8 +122,7 @@ class Limiter:
         """Admit a request; yields the RateLimit headers, and charges its tokens afterwards.
 
         Args:
-            kind: looks, which may wait for an answer, have as many places as work has; ends are
-                short and need none.
+            kind: looks, which may wait for an answer, have as many places as work has; ends are short and need none.
         """
         place = (caller.name, kind)
         if kind != "end":
@@ -157,13 +154,12 @@ class Limiter:
     async def _count(self, caller: Caller, windows: RateLimiter) -> Mapping[str, str]:
         if caller.tokens_per_day:
             budget = _tokens(caller)
-            # Tokens are looked at first: a request that is refused for them uses up none of the
-            # minute's.
+            # Tokens are looked at first: a request that is refused for them uses up none of the minute's.
             if not await windows.test(budget, caller.name):
                 reset_s, _ = await self._rest(windows, budget, caller)
                 raise OverLimitError(
-                    f"{caller.name} has used up its {caller.tokens_per_day:,} tokens of 24 hours; "
-                    "retry later or ask the operator for more",
+                    f"{caller.name} has used up its {caller.tokens_per_day:,} tokens of 24 hours; retry later or ask "
+                    "the operator for more",
                     code="tokens_used_up",
                     limit=caller.tokens_per_day,
                     retry_after_s=reset_s,
@@ -175,8 +171,8 @@ class Limiter:
         reset_s, remaining = await self._rest(windows, rate, caller)
         if not admitted:
             raise OverLimitError(
-                f"{caller.name} has used up its {caller.requests_per_minute:,} requests of this "
-                "minute; retry later or ask the operator for more",
+                f"{caller.name} has used up its {caller.requests_per_minute:,} requests of this minute; retry later or "
+                "ask the operator for more",
                 code="rate_limited",
                 limit=caller.requests_per_minute,
                 retry_after_s=reset_s,
@@ -226,10 +222,9 @@ def _tokens(caller: Caller) -> RateLimitItem:
 class TrustedHosts(HttpMiddleware):
     """Refuses requests whose Host header is not one of this server's names.
 
-    A web page on evil.example can make that name resolve to 127.0.0.1 and then call this server
-    as its own origin; the browser still sends `Host: evil.example`. An IP address in Host is
-    therefore always safe. With API keys such a page has no key to send, so the check is made only
-    if the operator lists trusted hosts.
+    A web page on evil.example can make that name resolve to 127.0.0.1 and then call this server as its own origin; the
+    browser still sends `Host: evil.example`. An IP address in Host is therefore always safe. With API keys such a page
+    has no key to send, so the check is made only if the operator lists trusted hosts.
     """
 
     def __init__(self, app: ASGIApp, *, settings: Settings) -> None:

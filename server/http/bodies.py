@@ -63,9 +63,9 @@ class _Arrival:
 class BodyReader(HttpMiddleware):
     """Reads the whole body within limits of size and time, and passes it on as one message.
 
-    A slow body does not count as a running request, because the limits on those are applied after
-    this middleware; so slow clients cannot lock others out. The memory of all arriving bodies is
-    limited: when it is full, the body that has been arriving for longest is aborted.
+    A slow body does not count as a running request, because the limits on those are applied after this middleware; so
+    slow clients cannot lock others out. The memory of all arriving bodies is limited: when it is full, the body that
+    has been arriving for longest is aborted.
 
     Args:
         timeout_s: time from the head of the request to the last byte of its body.
@@ -116,8 +116,8 @@ class BodyReader(HttpMiddleware):
         except TimeoutError:
             if timeout.when() == _GIVEN_UP:
                 raise OverloadedError(
-                    f"bodies still arriving hold more than {self._max_arriving_bytes:,} bytes "
-                    "together, and this one has been arriving for longest; send it again, faster"
+                    f"bodies still arriving hold more than {self._max_arriving_bytes:,} bytes together, and this one "
+                    "has been arriving for longest; send it again, faster"
                 ) from None
             raise BodyTimeoutError(self._timeout_s) from None
         if body is not None and len(body) > self._max_body_bytes:
@@ -216,8 +216,8 @@ def _validated(raw: bytes, schema: TypeAdapter[Any], most: int) -> Any:
     except ValidationError as error:
         if error.error_count() > _MOST_FAULTS:
             raise MalformedBodyError(
-                f"the body has {error.error_count():,} faults; send only fields and types that "
-                "this route's schema in /docs has"
+                f"the body has {error.error_count():,} faults; send only fields and types that this route's schema in "
+                "/docs has"
             ) from None
         faults = error.errors(include_url=False)
     raise RequestValidationError([fault | {"loc": ("body", *fault["loc"])} for fault in faults], body=body)
@@ -230,8 +230,8 @@ def parsed_json(raw: bytes, most: int) -> Any:
             raw = raw.decode(encoding, "surrogatepass").encode(errors="surrogatepass")
         if has_more_values(raw, most):
             raise MalformedBodyError(
-                f"the body has more than {most:,} JSON values; send fewer, or raise "
-                "QGUIDE_MAX_BODY_BYTES: it allows one for 512 bytes"
+                f"the body has more than {most:,} JSON values; send fewer, or raise QGUIDE_MAX_BODY_BYTES: it allows "
+                "one for 512 bytes"
             )
         body = json.loads(raw, object_hook=rested)
     except JSONDecodeError as error:
@@ -284,8 +284,8 @@ def _is_whole(text: str) -> bool:
 class BodyRoute(APIRoute):
     """Route of an endpoint that may take a `body`.
 
-    FastAPI itself parses bodies of any number of values on the event loop, and collects all faults
-    of each. The parsed body passes its validation unchanged.
+    FastAPI itself parses bodies of any number of values on the event loop, and collects all faults of each. The parsed
+    body passes its validation unchanged.
     """
 
     def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
@@ -306,8 +306,7 @@ class BodyRoute(APIRoute):
 class UndeclaredBodyRoute(BodyRoute):
     """Route whose bodies are JSON whatever they are declared as, as Ollama's clients send them.
 
-    What a web page sends has to declare JSON: else its browser would not ask whether the page may
-    send it.
+    What a web page sends has to declare JSON: else its browser would not ask whether the page may send it.
     """
 
     def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:

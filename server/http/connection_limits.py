@@ -1,8 +1,7 @@
 """Limits of connections: how many an address may open, and how long one may hold the event loop.
 
-Each chunk of a body, and each header, is a call of the parser from C into Python: 256 KiB of chunks
-of one byte are 40,000 of them, and take a tenth of a second. Connections whose data is very many
-small pieces take turns.
+Each chunk of a body, and each header, is a call of the parser from C into Python: 256 KiB of chunks of one byte are
+40,000 of them, and take a tenth of a second. Connections whose data is very many small pieces take turns.
 """
 
 import asyncio
@@ -25,8 +24,8 @@ _IPV6_NETWORK_BITS: Final = 64
 _BYTES_PER_CHUNK: Final = 1024  # the least that a chunk has on average in a body of the maximum size
 _LEAST_CHUNKS: Final = 1_024  # chunks in which every body may arrive, however small `QGUIDE_MAX_BODY_BYTES` is
 _REST: Final = 3.0
-"""Pause after a turn, as a multiple of its duration: all such connections together get at most a
-quarter of the event loop, however many they are."""
+"""Pause after a turn, as a multiple of its duration: all such connections together get at most a quarter of the event
+loop, however many they are."""
 _LONGEST_REST_S: Final = 0.1  # limit of the pause, for when the machine itself stood still during a turn
 
 
@@ -52,8 +51,8 @@ class Connection(Protocol):
 class ConnectionTable:
     """Open connections; a new one may replace one that keeps the server waiting.
 
-    Otherwise a client with `max_connections_per_address` idle connections would lock out everyone
-    behind the same address, for example that of a proxy.
+    Otherwise a client with `max_connections_per_address` idle connections would lock out everyone behind the same
+    address, for example that of a proxy.
     """
 
     def __init__(self, settings: Settings, count_closed: Callable[[str], None]) -> None:

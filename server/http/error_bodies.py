@@ -24,8 +24,8 @@ _OPENAI_TYPES: Final = {401: "authentication_error", 403: "permission_error", 42
 _OPENAI_TOO_LONG: Final = (
     "the prompt is too long: it exceeds the context window, because this model's maximum context length is smaller"
 )
-"""Clients know the error by its words: LiteLLM and CrewAI by "this model's maximum context length
-is", LangChain by "prompt is too long" and, in a stream, by "exceeds the context window"."""
+"""Clients know the error by its words: LiteLLM and CrewAI by "this model's maximum context length is", LangChain by
+"prompt is too long" and, in a stream, by "exceeds the context window"."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,8 +103,8 @@ _ANTHROPIC_TYPES: Final = {
 }
 _OVERLOADED_CODES: Final = ("overloaded", "upstream_unavailable")
 _OWN_CODES: Final = {"thread": "thread_unsupported_request"}
-"""Anthropic's codes of parameters that are not supported: without threads, its SDK's tool runner
-sends whole conversations."""
+"""Anthropic's codes of parameters that are not supported: without threads, its SDK's tool runner sends whole
+conversations."""
 
 
 def speaks_anthropic(path: str) -> bool:

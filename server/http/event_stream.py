@@ -77,8 +77,8 @@ class EventStream(StreamingResponse):
 
     A failure before the first sign has its own HTTP status; a later one is an event of the stream.
 
-    The response owns the work. If the client disconnects, even before the first byte, the work is
-    cancelled, and the response ends only after it, when its cost is known.
+    The response owns the work. If the client disconnects, even before the first byte, the work is cancelled, and the
+    response ends only after it, when its cost is known.
     """
 
     def __init__(
@@ -162,8 +162,8 @@ def _body(response: JSONResponse) -> Json:
 def described_errors(body: type[BaseModel], statuses: Iterable[int]) -> dict[int | str, dict[str, Any]]:
     """Error responses of a route for the OpenAPI document, which has the body's schema by name.
 
-    As models they would be validators, 600 for all routes, which FastAPI builds at the first
-    request: a tenth of a second in which nobody is served.
+    As models they would be validators, 600 for all routes, which FastAPI builds at the first request: a tenth of a
+    second in which nobody is served.
     """
     schema = {"$ref": f"#/components/schemas/{body.__name__}"}
     return {status: {"content": {"application/json": {"schema": schema}}} for status in statuses}

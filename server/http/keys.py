@@ -1,7 +1,7 @@
 """API keys and their limits, stored in a file.
 
-A key is 32 random bytes and cannot be guessed, so a plain SHA-256 of it is safe at rest; slow
-hashes are for passwords that people choose. The file holds hashes and limits, never a key.
+A key is 32 random bytes and cannot be guessed, so a plain SHA-256 of it is safe at rest; slow hashes are for passwords
+that people choose. The file holds hashes and limits, never a key.
 """
 
 import hmac
@@ -36,8 +36,8 @@ class Key(BaseModel, frozen=True, extra="forbid"):
         name: the name in logs and metrics; never the key itself.
         admin: may also load, unload and rename Q models.
         requests_per_minute: None takes the server's setting; 0 is no limit.
-        cache_group: keys of one group share cached prefixes, scores and paraphrases; None keeps
-            this key's cached entries to itself.
+        cache_group: keys of one group share cached prefixes, scores and paraphrases; None keeps this key's cached
+            entries to itself.
     """
 
     name: str = Field(pattern=NAME_PATTERN)
@@ -122,8 +122,8 @@ def read_keys(path: Path) -> KeyList:
         return KeyList.model_validate_json(path.read_bytes())
     except OSError as error:
         raise ConfigError(
-            f"keys file {path} cannot be read ({error.strerror}); create one with `qguide keys "
-            f"create NAME --file {path}`"
+            f"keys file {path} cannot be read ({error.strerror}); create one with `qguide keys create NAME --file "
+            f"{path}`"
         ) from error
     except ValidationError as error:
         first = error.errors(include_input=False, include_url=False)[0]
@@ -181,8 +181,8 @@ def revoke_key(path: Path, name: str) -> None:
 def _locked(path: Path) -> Iterator[None]:
     """Lock the file against other processes while it is read and replaced.
 
-    The lock is on a file beside it, because each change replaces the keys file itself. The system
-    releases the lock when its holder dies, so a killed command leaves no lock behind.
+    The lock is on a file beside it, because each change replaces the keys file itself. The system releases the lock
+    when its holder dies, so a killed command leaves no lock behind.
     """
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -191,8 +191,8 @@ def _locked(path: Path) -> Iterator[None]:
     except OSError as error:  # filelock's Timeout is an OSError too
         reason = error.strerror or f"another process has held {path}.lock for {_LOCK_TIMEOUT_S:g} s"
         raise ConfigError(
-            f"keys file {path} cannot be changed ({reason}); make its folder writable and run one "
-            "such command at a time"
+            f"keys file {path} cannot be changed ({reason}); make its folder writable and run one such command at a "
+            "time"
         ) from error
 
 

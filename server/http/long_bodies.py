@@ -1,8 +1,7 @@
 """Long bodies, read in a thread of their own: one at a time, fairly between keys.
 
-Parsing and validating a body of a megabyte takes some milliseconds, and one of very many values a
-tenth of a second, as does its translation from another dialect. On the event loop every other
-request would stand still for as long.
+Parsing and validating a body of a megabyte takes some milliseconds, and one of very many values a tenth of a second, as
+does its translation from another dialect. On the event loop every other request would stand still for as long.
 """
 
 import asyncio
@@ -98,8 +97,8 @@ class LongBodies:
     def _without_collector(self, work: Callable[[], T]) -> T:
         """The result of `work`, which rests, and during which no garbage is collected.
 
-        Each of many thousands of new objects would be walked ten times, and other threads stand
-        still during each walk. There is one such thread, so nobody else turns the collector on.
+        Each of many thousands of new objects would be walked ten times, and other threads stand still during each walk.
+        There is one such thread, so nobody else turns the collector on.
         """
         began_s = perf_counter()
         was_enabled = gc.isenabled()
@@ -117,8 +116,8 @@ class LongBodies:
     def _freeze(self, worked_s: float) -> None:
         """Keep what is new from the next collection, which would walk all of it at once.
 
-        What `qguide serve` froze stays frozen: thawed, it would be walked by every full collection.
-        Frozen objects end with their last reference; cycles among them wait for a full collection.
+        What `qguide serve` froze stays frozen: thawed, it would be walked by every full collection. Frozen objects end
+        with their last reference; cycles among them wait for a full collection.
         """
         self._frozen_s += worked_s
         self._freezes += 1

@@ -1,11 +1,10 @@
 """Middleware around every request: its id, log line, metrics and cancellation, its route and its episode.
 
-Base URLs of other services are Azure's paths, and those of clients that leave out `/v1`.
-`/episodes/{id}/v1/…` is served as `/v1/…`, and `X-Session-ID` names the episode on any path. An id
-that a request gives itself (`episode_id`, `X-QGuide-Episode-Id`) comes first, then the URL's, then
-the header's: routers and frameworks may send `X-Session-ID` for reasons of their own.
-`X-QGuide-Outcome` ends the episode after the step that has it, `X-QGuide-Earned` tells what it was
-worth before; `/episodes/{id}/outcome` is served as `/v1/episodes/{id}/outcome`.
+Base URLs of other services are Azure's paths, and those of clients that leave out `/v1`. `/episodes/{id}/v1/…` is
+served as `/v1/…`, and `X-Session-ID` names the episode on any path. An id that a request gives itself (`episode_id`,
+`X-QGuide-Episode-Id`) comes first, then the URL's, then the header's: routers and frameworks may send `X-Session-ID`
+for reasons of their own. `X-QGuide-Outcome` ends the episode after the step that has it, `X-QGuide-Earned` tells what
+it was worth before; `/episodes/{id}/outcome` is served as `/v1/episodes/{id}/outcome`.
 
 Coding agents name their session in headers of their own, which comes last: see
 `qguide.server.episodes.service.Episodes.current`.
@@ -53,8 +52,8 @@ _FOREIGN: Final = re.compile(
     r"(?P<path>/(?:chat/completions|completions|responses|conversations|messages|models)(?:/.*)?)",
     re.DOTALL,
 )
-"""`/openai/deployments/NAME/…` and `/openai/v1/…` of Azure, `/v1/v1/…` of Anthropic's clients whose
-base URL ends in `/v1`, and `/chat/completions` of OpenAI's whose base URL does not."""
+"""`/openai/deployments/NAME/…` and `/openai/v1/…` of Azure, `/v1/v1/…` of Anthropic's clients whose base URL ends in
+`/v1`, and `/chat/completions` of OpenAI's whose base URL does not."""
 _EPISODES: Final = "/episodes/"
 _SESSION_HEADER: Final = SESSION_HEADER.lower().encode()
 _OUTCOMES: Final = "a number from 0 to 1, true or false, or post another reward to /v1/episodes/ID/outcome"
@@ -67,8 +66,8 @@ _AGENTS: Final = (
     b"session-id",
     b"session_id",
 )
-"""Headers in which agents name their session; Codex has its thread's name in all four of the last,
-and a subagent's thread in the first two."""
+"""Headers in which agents name their session; Codex has its thread's name in all four of the last, and a subagent's
+thread in the first two."""
 _SUBAGENT: Final = b"x-claude-code-agent-id"
 _ID: Final = re.compile(EPISODE_ID_PATTERN)
 _NUMBER: Final = re.compile(r"[0-9.eE+-]{1,40}")
@@ -122,8 +121,8 @@ class HttpMiddleware(ABC):
 class CancelWhenGone(HttpMiddleware):
     """Cancels a request when its client disconnects, so that its queued work is never done.
 
-    Neither uvicorn nor Starlette does that: a handler waiting for the device would go on. One that
-    sets `request.state.outlives_client` does go on.
+    Neither uvicorn nor Starlette does that: a handler waiting for the device would go on. One that sets
+    `request.state.outlives_client` does go on.
     """
 
     async def serve(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -221,8 +220,7 @@ class Observe(HttpMiddleware):
         except asyncio.CancelledError:
             if not request.app.state.drain.draining:
                 raise
-            # At the shutdown time limit uvicorn cancels what still runs, and would answer it with
-            # a plain-text 500.
+            # At the shutdown time limit uvicorn cancels what still runs, and would answer it with a plain-text 500.
             response = known_error_response(request, DrainingError(_CUT_OFF))
             if status is None:
                 await response(request.scope, receive, with_request_id)
@@ -294,8 +292,8 @@ def _session_of(scope: Scope) -> str | None:
         named, place = _decoded(header) if header else None, f"the header {SESSION_HEADER}"
     if named and not _is_usable(named):
         raise InvalidRequestError(
-            f"{place} has {len(named)} characters or a control character; send 1 to "
-            f"{MAX_EPISODE_ID_CHARACTERS} printable characters, percent-encoded as in a URL"
+            f"{place} has {len(named)} characters or a control character; send 1 to {MAX_EPISODE_ID_CHARACTERS} "
+            "printable characters, percent-encoded as in a URL"
         )
     return named or None
 

@@ -1,10 +1,10 @@
 """uvicorn's HTTP protocol with limits, which uvicorn lacks for its faster parser (httptools).
 
-`h11_max_incomplete_event_size` limits the head for h11 only. httptools copies the whole header for
-each piece it receives, so an endless header would cost time quadratic in its length.
+`h11_max_incomplete_event_size` limits the head for h11 only. httptools copies the whole header for each piece it
+receives, so an endless header would cost time quadratic in its length.
 
-The classes extended here are uvicorn's own business: `pyproject.toml` names the newest version that
-this module was tested with.
+The classes extended here are uvicorn's own business: `pyproject.toml` names the newest version that this module was
+tested with.
 """
 
 from asyncio import TimerHandle, Transport
@@ -28,8 +28,8 @@ _MAX_PIPELINED: Final = 16  # maximum pipelined requests; each costs a task and 
 _COUNTED_PER_HEADER: Final = len(b": \r\n")
 _LINGER_S: Final = 2.0
 _LINGER_BYTES: Final = 1024**2
-"""Time and bytes for which a refused connection is still read: closing it at once would reset it,
-and the client might lose the answer."""
+"""Time and bytes for which a refused connection is still read: closing it at once would reset it, and the client might
+lose the answer."""
 
 _CLOSE: Final = (b"connection", b"close")
 
@@ -74,9 +74,9 @@ class HeldFlow(FlowControl):
 class LimitedHttpProtocol(HttpToolsProtocol):
     """One connection.
 
-    uvicorn's timer and ours never run at the same time: uvicorn's runs from an answer to the next
-    byte, ours while a head, or a body that no handler reads, is arriving. A body that is read is
-    timed by `BodyReader`, which can answer with the request's id.
+    uvicorn's timer and ours never run at the same time: uvicorn's runs from an answer to the next byte, ours while a
+    head, or a body that no handler reads, is arriving. A body that is read is timed by `BodyReader`, which can answer
+    with the request's id.
     """
 
     table: ClassVar[ConnectionTable]
@@ -313,8 +313,8 @@ class LimitedHttpProtocol(HttpToolsProtocol):
         self._refuse(
             408,
             "request_timeout",
-            f"the request's head was incomplete after {self.limits.head_timeout_s:g} s; send it "
-            "faster or raise QGUIDE_HEAD_TIMEOUT_S",
+            f"the request's head was incomplete after {self.limits.head_timeout_s:g} s; send it faster or raise "
+            "QGUIDE_HEAD_TIMEOUT_S",
         )
 
     def _count_head(self, size: int) -> None:
@@ -327,26 +327,25 @@ class LimitedHttpProtocol(HttpToolsProtocol):
         return (
             431,
             "head_too_large",
-            f"the request's head has more than {self.limits.max_headers:,} headers or "
-            f"{self.limits.max_header_bytes:,} bytes; send fewer or raise QGUIDE_MAX_HEADERS or "
-            "QGUIDE_MAX_HEADER_BYTES",
+            f"the request's head has more than {self.limits.max_headers:,} headers or {self.limits.max_header_bytes:,} "
+            "bytes; send fewer or raise QGUIDE_MAX_HEADERS or QGUIDE_MAX_HEADER_BYTES",
         )
 
     def _too_many_chunks(self) -> Refusal:
         return (
             400,
             "too_many_chunks",
-            f"the body arrived in more than {self.table.max_chunks:,} chunks; send larger ones, "
-            "or raise QGUIDE_MAX_BODY_BYTES: it allows one for 128 bytes",
+            f"the body arrived in more than {self.table.max_chunks:,} chunks; send larger ones, or raise "
+            "QGUIDE_MAX_BODY_BYTES: it allows one for 128 bytes",
         )
 
     def _too_many_connections(self) -> Refusal:
         return (
             503,
             "too_many_connections",
-            f"{self.address} has {self.limits.max_connections_per_address:,} open connections, or "
-            f"all clients together have {self.limits.max_connections:,}; close some, or raise "
-            "QGUIDE_MAX_CONNECTIONS_PER_ADDRESS or QGUIDE_MAX_CONNECTIONS",
+            f"{self.address} has {self.limits.max_connections_per_address:,} open connections, or all clients together "
+            f"have {self.limits.max_connections:,}; close some, or raise QGUIDE_MAX_CONNECTIONS_PER_ADDRESS or "
+            "QGUIDE_MAX_CONNECTIONS",
         )
 
     def _refuse(self, status: int, code: str, message: str) -> None:

@@ -1,7 +1,7 @@
 """uvicorn's WebSocket protocol with limits: of parsing, of unread answers, and of connections.
 
-A message is at most as large as a body (uvicorn's `ws_max_size`). Frames may be as small as six
-bytes, each of which is work in Python, so a connection that sends very many of them takes turns.
+A message is at most as large as a body (uvicorn's `ws_max_size`). Frames may be as small as six bytes, each of which is
+work in Python, so a connection that sends very many of them takes turns.
 """
 
 from asyncio import BaseTransport, TimerHandle

@@ -191,10 +191,10 @@ def _numbers(versions: Path) -> Iterator[int]:
 def may_be_tried(licence: Licence) -> bool:
     """True for a Q model that a trial may compare with the agent.
 
-    A licence, by which an operator lets a model guide without a trial, asks for proof, and for more
-    than each of the agent's own preferences, such as the vote of several candidates. An agent that
-    is not guided takes one draw, and the trial is the proof. So it is enough here that the actions
-    that the model prefers earned more than was expected, be it by chance.
+    A licence, by which an operator lets a model guide without a trial, asks for proof, and for more than each of the
+    agent's own preferences, such as the vote of several candidates. An agent that is not guided takes one draw, and the
+    trial is the proof. So it is enough here that the actions that the model prefers earned more than was expected, be
+    it by chance.
     """
     credited = licence.credit is not None and licence.credit > 0
     return licence.granted or (credited and licence.credit_tasks >= _FEWEST_CREDITED)
@@ -206,16 +206,16 @@ def missing_of(licence: Licence) -> str:
         return ""
     if licence.credit_tasks < _FEWEST_CREDITED:
         return (
-            f"too few episodes: {licence.credit_tasks} were held back, and a trial takes "
-            f"{_FEWEST_CREDITED} whose actions can be judged"
+            f"too few episodes: {licence.credit_tasks} were held back, and a trial takes {_FEWEST_CREDITED} whose "
+            "actions can be judged"
         )
     if licence.credit == 0:
         return "no signal: all outcomes are alike, or all actions, so none is known to be better"
     if licence.decisions >= _FEWEST_DECISIONS and (lack := _lack_of_decisions(licence)):
         return lack
     return (
-        "no signal: what it read in the episodes does not tell good choices from bad ones; more "
-        "episodes, other tasks, or an outcome that says more than success, may help"
+        "no signal: what it read in the episodes does not tell good choices from bad ones; more episodes, other tasks, "
+        "or an outcome that says more than success, may help"
     )
 
 
@@ -223,13 +223,13 @@ def _lack_of_decisions(licence: Licence) -> str:
     """A lack that decisions tell which several episodes met; "" where they tell none."""
     if (room := _room(licence)) is not None and room < _LITTLE_ROOM:
         return (
-            f"no room: the best of the candidates is {max(room, 0.0):.3f} in outcome above the "
-            "agent's own choice; more candidates, or a higher temperature, make some"
+            f"no room: the best of the candidates is {max(room, 0.0):.3f} in outcome above the agent's own choice; "
+            "more candidates, or a higher temperature, make some"
         )
     if licence.ceiling is not None and licence.ceiling < _CHANCE:
         return (
-            f"no signal: a Q model that knew all would have {licence.ceiling:.0%} of the pairs of choices "
-            "in the order of these outcomes, chance 50%; the outcome hardly depends on these choices"
+            f"no signal: a Q model that knew all would have {licence.ceiling:.0%} of the pairs of choices in the order "
+            "of these outcomes, chance 50%; the outcome hardly depends on these choices"
         )
     if more := licence.missing_decisions:
         return f"too few decisions: about {more:,} more would show the gain, if it is real"

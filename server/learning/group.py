@@ -1,7 +1,7 @@
 """One group of learning: its ledger, the state that follows from it, and what is decided.
 
-Every decision is made with the ledger locked, after all that others wrote was read. So two replicas
-never decide the same thing, and a restart goes on where the last line ends.
+Every decision is made with the ledger locked, after all that others wrote was read. So two replicas never decide the
+same thing, and a restart goes on where the last line ends.
 """
 
 import time
@@ -137,8 +137,7 @@ class Group:
                     known = isinstance(line, EpisodeLine) and self.progress.has(line)
                     if not known:
                         self._write(line)
-                    # Only after it was written: what a full disk refuses is written later, in its
-                    # order.
+                    # Only after it was written: what a full disk refuses is written later, in its order.
                     self._pending.popleft()
                 decided = [*found, *self._decide()]
                 self._compact()

@@ -4,9 +4,9 @@
     <folder>/ledger.jsonl.new    the next ledger while it is written; its one line is the state
     <folder>/ledger.jsonl.lock   held while lines are read, decided upon and written
 
-A line that a crash or a full disk cut short was never counted; the next writer removes it. A ledger
-that has grown is replaced by a line of the state that its lines make; its first bytes, which have
-the number of the ledgers before it, tell other processes that it is another.
+A line that a crash or a full disk cut short was never counted; the next writer removes it. A ledger that has grown is
+replaced by a line of the state that its lines make; its first bytes, which have the number of the ledgers before it,
+tell other processes that it is another.
 """
 
 import os

@@ -57,10 +57,9 @@ class LiveGroup:
     """A group, and what the steps of its episodes read.
 
     Attributes:
-        noted, noting, pending: spent on candidates: in the budget's period, as the ledger has it; what
-            is being written there; and since then.
-        loads_again_s: versions that could not be loaded, and the time of the loop before which
-            that is not tried again.
+        noted, noting, pending: spent on candidates: in the budget's period, as the ledger has it; what is being written
+            there; and since then.
+        loads_again_s: versions that could not be loaded, and the time of the loop before which that is not tried again.
         fits_again_s: time of the loop before which no fit begins, after one could not be noted.
     """
 
@@ -159,14 +158,14 @@ def play_of(
 def arm_of(live: LiveGroup, place: str, opening: Opening) -> LearningArm:
     """The arm of a new episode.
 
-    By a hash with the number of episodes in it, because agents whose ids come again play the same
-    task by the same id. The episode keeps it from its first step on.
+    By a hash with the number of episodes in it, because agents whose ids come again play the same task by the same id.
+    The episode keeps it from its first step on.
     """
     point = point_of(hash_of("arm", place, live.episodes, live.trial))
     challenge = live.challenge if live.challenger_share else 0
     rest = 1 - live.challenger_share
-    # Of the episodes that the challenger does not guide, since the trial counts no others: the
-    # probability by which its statistics weigh an episode.
+    # Of the episodes that the challenger does not guide, since the trial counts no others: the probability by which its
+    # statistics weigh an episode.
     share = (live.share - live.challenger_share) / rest
     newer = point >= rest
     return LearningArm(

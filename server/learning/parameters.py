@@ -39,9 +39,8 @@ class Rules:
     """Numbers by which learning decides.
 
     Attributes:
-        most_in_trial: episodes after which a trial ends without a result, unless as many more are
-            expected to show a gain; with those of newer versions that follow it, it ends after
-            twice as many.
+        most_in_trial: episodes after which a trial ends without a result, unless as many more are expected to show a
+            gain; with those of newer versions that follow it, it ends after twice as many.
         most_in_challenge: guided episodes after which the better mean of two versions decides.
         patience: least mean number of guided episodes to a rollback where nothing is worse.
     """

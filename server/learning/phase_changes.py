@@ -78,8 +78,8 @@ def _begun(of: Progress, tally: ShadowTally) -> PhaseLine:
 def _followed(of: Progress, tally: ShadowTally) -> PhaseLine:
     """A newer version goes on with the trial, or begins another one.
 
-    Another one is harder to win, by the level of its interval, and is worth it where the versions
-    before have lost more than that.
+    Another one is harder to win, by the level of its interval, and is worth it where the versions before have lost more
+    than that.
     """
     harder = math.log(of.rules.alpha_of(of.trial) / of.rules.alpha_of(of.trial + 1))
     if of.latest.compared.fortune < -harder:

@@ -241,8 +241,8 @@ class Progress:
         unguided = fmean(self.unguided.newest) if self.unguided.newest else 0.0
         if self.phase != "guiding":
             return unguided
-        # Half of the gain: all of it would alarm wherever a trial was won with luck, and none of it
-        # only once guidance does harm.
+        # Half of the gain: all of it would alarm wherever a trial was won with luck, and none of it only once guidance
+        # does harm.
         return max(unguided, (unguided + self.latest.guided.mean) / 2)
 
     def _enter(self, line: PhaseLine) -> None:

@@ -1,7 +1,7 @@
 """Learning while serving: how each episode is played, and what follows from its outcome.
 
-A step reads only what is in memory. Ledgers are written and followed on threads, fits run in child
-processes, and a version is loaded before any episode is guided by it.
+A step reads only what is in memory. Ledgers are written and followed on threads, fits run in child processes, and a
+version is loaded before any episode is guided by it.
 """
 
 import asyncio
@@ -104,8 +104,8 @@ class Learning:
     async def asked(self, episode: ServedEpisode | None) -> ServedQModel | None:
         """The version that scores candidates of the caller's own; None: as without learning.
 
-        An episode that began with a step that draws has its arm. Any other takes no part in a
-        trial, and is scored by what guides.
+        An episode that began with a step that draws has its arm. Any other takes no part in a trial, and is scored by
+        what guides.
         """
         live = await self._live(self.group_of(calling_key()))
         if episode is not None and episode.arm is not None:
@@ -277,8 +277,8 @@ class Learning:
     async def _serve(self, live: LiveGroup, versions: set[int]) -> None:
         """Serve these versions; requests that hold another end with it.
 
-        One that cannot be loaded, such as from a shared folder that does not show it yet, is tried
-        again later; until then it guides nothing.
+        One that cannot be loaded, such as from a shared folder that does not show it yet, is tried again later; until
+        then it guides nothing.
         """
         now = asyncio.get_running_loop().time()
         for version in versions - live.models.keys():
@@ -364,8 +364,8 @@ def check_learning(settings: Settings) -> None:
             (folder / LEARNING).mkdir(mode=0o700, parents=True, exist_ok=True)
     except OSError as error:
         raise ConfigError(
-            f"learning records episodes in {folder}, which cannot be written ({error.strerror}); "
-            "name another folder in QGUIDE_EPISODES_DIR"
+            f"learning records episodes in {folder}, which cannot be written ({error.strerror}); name another folder "
+            "in QGUIDE_EPISODES_DIR"
         ) from error
 
 

@@ -31,9 +31,8 @@ class DifferenceState(Body):
 
     low: float
     estimate: float = Field(
-        description="of the episodes' outcomes, each weighed by 1 / the probability of its arm. In "
-        "a trial that is the difference of the two means; while guiding, when the probability is "
-        "another, it need not be"
+        description="of the episodes' outcomes, each weighed by 1 / the probability of its arm. In a trial that is the "
+        "difference of the two means; while guiding, when the probability is another, it need not be"
     )
     high: float
 
@@ -73,8 +72,8 @@ class CostState(Body):
     """Extra cost of guidance, and what the budget leaves of it."""
 
     tokens: float = Field(
-        description="mean tokens, read and generated, of a guided minus an unguided episode since "
-        "the latest trial began; 0 until there are both"
+        description="mean tokens, read and generated, of a guided minus an unguided episode since the latest trial "
+        "began; 0 until there are both"
     )
     cost: float | None = Field(description="the same in money; null without prices")
     tokens_per_success: float | None = Field(
@@ -165,8 +164,8 @@ def state_of(
     """The state of a group in figures and in a sentence.
 
     Args:
-        share: of new episodes that are guided here; None is what the phase says. It is 0 where the
-            version could not be loaded.
+        share: of new episodes that are guided here; None is what the phase says. It is 0 where the version could not be
+            loaded.
         nameless: steps in this process that named no episode; other replicas count their own.
     """
     share = progress.share if share is None else share
@@ -320,8 +319,7 @@ def _sentence(progress: Progress, rules: Rules) -> str:
 def _of_phase(progress: Progress, rules: Rules) -> str:
     arms = (
         f"guided {progress.latest.guided.mean:.0%} of {progress.latest.guided.count}, unguided "
-        f"{progress.latest.control.mean:.0%} of {progress.latest.control.count} episodes; "
-        f"{_points(progress.interval)}"
+        f"{progress.latest.control.mean:.0%} of {progress.latest.control.count} episodes; {_points(progress.interval)}"
     )
     match progress.phase:
         case "trial":

@@ -100,8 +100,8 @@ def refusal(tally: ShadowTally) -> str:
 def shadow_text(tally: ShadowTally) -> str:
     """The tally in a clause."""
     return (
-        f"in the shadow of {tally.decisions} decisions candidates differed in {tally.room}, it "
-        f"chose otherwise in {tally.disagreed}, and {tally.outside} were outside what it learned"
+        f"in the shadow of {tally.decisions} decisions candidates differed in {tally.room}, it chose otherwise in "
+        f"{tally.disagreed}, and {tally.outside} were outside what it learned"
     )
 
 
@@ -202,8 +202,8 @@ class Challenge:
     def decided(self, *, most: int) -> bool | None:
         """True: the newer version wins; False: it does not; None: the challenge goes on.
 
-        In the end the better mean decides. The newer version has learned from more episodes, so to
-        wait for a proof would keep the worse one for longer than a wrong choice costs.
+        In the end the better mean decides. The newer version has learned from more episodes, so to wait for a proof
+        would keep the worse one for longer than a wrong choice costs.
         """
         if self.interval.low > 0:
             return True

@@ -4,9 +4,9 @@
     webhook-timestamp: 1764000000
     webhook-signature: v1,BASE64   HMAC-SHA256 of "id.timestamp.body" by the secret
 
-Events are sent one at a time, in the order in which they happen, and no request waits for one. One
-that fails is sent again later, and later events do not wait for it. After several attempts it is
-given up, and told in the log without its address.
+Events are sent one at a time, in the order in which they happen, and no request waits for one. One that fails is sent
+again later, and later events do not wait for it. After several attempts it is given up, and told in the log without its
+address.
 """
 
 import asyncio

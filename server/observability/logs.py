@@ -1,8 +1,8 @@
 """Structured logs: JSON lines on stderr, without any text that users wrote.
 
-The message of any exception may quote a prompt, so a failure is logged as the types and places of
-the exception and its causes. Only at DEBUG are the messages logged too. Log records of other
-libraries (uvicorn, asyncio, redis) are formatted in the same way.
+The message of any exception may quote a prompt, so a failure is logged as the types and places of the exception and its
+causes. Only at DEBUG are the messages logged too. Log records of other libraries (uvicorn, asyncio, redis) are
+formatted in the same way.
 """
 
 import logging

@@ -1,7 +1,7 @@
 """Metrics for Prometheus.
 
-The series of a Q model are labelled with its `name@version` and removed with it, so their number
-is bounded by the versions served. Only episodes that end later can bring a series back.
+The series of a Q model are labelled with its `name@version` and removed with it, so their number is bounded by the
+versions served. Only episodes that end later can bring a series back.
 """
 
 import asyncio
@@ -97,8 +97,8 @@ class Metrics:
         )
         self.read_ahead_tokens = self._counter(
             "read_ahead_tokens",
-            "Tokens of histories that were read while an upstream drew; wasted if nothing was "
-            "scored after them. Included in the scorer's computed tokens.",
+            "Tokens of histories that were read while an upstream drew; wasted if nothing was scored after them. "
+            "Included in the scorer's computed tokens.",
             ["q_model", "outcome"],
         )
         self.cache_evictions = self._counter(
@@ -128,8 +128,8 @@ class Metrics:
     def _watch_judges(self) -> None:
         self.cost = self._counter(
             "cost",
-            "Cost of steps by the operator's prices or the upstream's word: drawing, scoring, and "
-            "actions below the threshold with what scoring theirs cost.",
+            "Cost of steps by the operator's prices or the upstream's word: drawing, scoring, and actions below the "
+            "threshold with what scoring theirs cost.",
             ["q_model", "stage"],
         )
         self.judge_calls = self._counter(
@@ -256,8 +256,8 @@ class Metrics:
     def count_episode(self, q_model: str, reward: float) -> None:
         """Count a finished episode for the Q model that guided it.
 
-        A counter cannot decrease, so negative rewards have a series of their own. An episode may
-        end after its version was unloaded, which creates the series again.
+        A counter cannot decrease, so negative rewards have a series of their own. An episode may end after its version
+        was unloaded, which creates the series again.
         """
         self.episodes.labels(q_model).inc()
         for sign, part in zip(_SIGNS, (max(reward, 0.0), max(-reward, 0.0)), strict=True):

@@ -102,8 +102,8 @@ def _checked(messages: Sequence[Message], observations: Sequence[History | None]
         if observation is None:
             if tried:
                 raise InvalidCandidatesError(
-                    f"candidates[{index}] has no observation, but others have one; send one for "
-                    "each candidate or for none"
+                    f"candidates[{index}] has no observation, but others have one; send one for each candidate or for "
+                    "none"
                 )
             continue
         roles = sorted({answer.role for answer in observation} - {"user", "tool"})
@@ -137,8 +137,8 @@ def check_count(messages: Sequence[object], most: int) -> None:
     """Refuse an empty history, and one of more than `most` messages."""
     if len(messages) > most:
         raise HistoryTooLongError(
-            f"messages has {len(messages):,} entries; this server takes {most:,}; shorten the "
-            "history or raise QGUIDE_MAX_HISTORY_MESSAGES"
+            f"messages has {len(messages):,} entries; this server takes {most:,}; shorten the history or raise "
+            "QGUIDE_MAX_HISTORY_MESSAGES"
         )
     if not messages:
         raise MalformedHistoryError("messages is empty; send at least the task as a user message")
@@ -166,8 +166,8 @@ def _check_order(history: History) -> None:
     for index, (former, message) in enumerate(pairwise(history)):
         if former.role == message.role == "assistant":
             raise MalformedHistoryError(
-                f"messages[{index}] and messages[{index + 1}] are both the assistant's; send the "
-                "observation between them"
+                f"messages[{index}] and messages[{index + 1}] are both the assistant's; send the observation between "
+                "them"
             )
 
 
@@ -193,9 +193,9 @@ def _check_tool_results(history: History) -> None:
         if message.role == "tool":
             if not waiting[message.tool_call_id]:
                 raise MalformedHistoryError(
-                    f"messages[{index}] is the result of the tool call {message.tool_call_id!r}, "
-                    "but the assistant message before it makes no such call, or the call has a "
-                    "result already; send one result after each call"
+                    f"messages[{index}] is the result of the tool call {message.tool_call_id!r}, but the assistant "
+                    "message before it makes no such call, or the call has a result already; send one result after "
+                    "each call"
                 )
             waiting[message.tool_call_id] -= 1
             open_calls -= 1
@@ -207,8 +207,8 @@ def _check_tool_results(history: History) -> None:
     if open_calls and history[-1].role != "assistant":
         named = ", ".join(map(repr, islice(+waiting, _NAMED_CALLS)))
         raise MalformedHistoryError(
-            f"the tool calls {named} have no result; send one tool message for each, directly "
-            "after the assistant message"
+            f"the tool calls {named} have no result; send one tool message for each, directly after the assistant "
+            "message"
         )
 
 
@@ -217,8 +217,8 @@ def check_size(name: str, texts: Sequence[str], most_bytes: int) -> None:
     size = sum(len(text.encode(errors="replace")) for text in texts)
     if size > most_bytes:
         raise HistoryTooLongError(
-            f"{name} has {size:,} bytes of text; this server takes {most_bytes:,}; shorten it, or "
-            "raise QGUIDE_MAX_TEXT_BYTES"
+            f"{name} has {size:,} bytes of text; this server takes {most_bytes:,}; shorten it, or raise "
+            "QGUIDE_MAX_TEXT_BYTES"
         )
 
 

@@ -52,8 +52,8 @@ EpisodeId = Annotated[
         min_length=1,
         max_length=MAX_EPISODE_ID_CHARACTERS,
         pattern=EPISODE_ID_PATTERN,
-        description="identifies the episode that this step belongs to; with a split alias all "
-        "its steps use the same Q model",
+        description="identifies the episode that this step belongs to; with a split alias all its steps use the same Q "
+        "model",
     ),
 ]
 
@@ -61,8 +61,8 @@ Earned = Annotated[
     float | None,
     Field(
         allow_inf_nan=False,
-        description="the outcome of the episode if it had ended before this step: a total, and not "
-        "what the last action added; null where that is unknown",
+        description="the outcome of the episode if it had ended before this step: a total, and not what the last "
+        "action added; null where that is unknown",
     ),
 ]
 EpisodeArm = Annotated[
@@ -79,9 +79,8 @@ EpisodeArm = Annotated[
 OutOfDomain = Annotated[
     Literal["unguided", "guide"] | None,
     Field(
-        description="answer to a state of another kind than the Q model was trained on: "
-        "`unguided` takes the likeliest candidate, `guide` that of the Q model; null takes the "
-        "server's setting"
+        description="answer to a state of another kind than the Q model was trained on: `unguided` takes the likeliest "
+        "candidate, `guide` that of the Q model; null takes the server's setting"
     ),
 ]
 
@@ -90,25 +89,24 @@ LeastRead = Annotated[
     Field(
         ge=0,
         le=1,
-        description="share of a long history's tokens that a window has to read; less is out of the "
-        "Q model's domain, see `out_of_domain`; null takes the server's setting",
+        description="share of a long history's tokens that a window has to read; less is out of the Q model's domain, "
+        "see `out_of_domain`; null takes the server's setting",
     ),
 ]
 
 LongHistoryToScore = Annotated[
     Literal["error", "window"] | None,
     Field(
-        description="answer if the history is longer than the Q model takes: `error`, or `window` "
-        "to score after the task and the newest turns that fit; null takes the server's setting"
+        description="answer if the history is longer than the Q model takes: `error`, or `window` to score after the "
+        "task and the newest turns that fit; null takes the server's setting"
     ),
 ]
 
 Selection = Annotated[
     SelectionName | None,
     Field(
-        description="`argmax` chooses the highest Q, `posterior` the highest Q / tau + log prior; "
-        "null takes the server's setting, else `posterior` if `tau` is given or the Q model's "
-        "manifest has a fitted one"
+        description="`argmax` chooses the highest Q, `posterior` the highest Q / tau + log prior; null takes the "
+        "server's setting, else `posterior` if `tau` is given or the Q model's manifest has a fitted one"
     ),
 ]
 Tau = Annotated[
@@ -116,16 +114,16 @@ Tau = Annotated[
     Field(
         ge=0,
         allow_inf_nan=False,
-        description="temperature of Q in the posterior: at 0 Q alone counts, and the larger it is, "
-        "the more the prior does; null takes the server's setting, else the Q model's fitted one",
+        description="temperature of Q in the posterior: at 0 Q alone counts, and the larger it is, the more the prior "
+        "does; null takes the server's setting, else the Q model's fitted one",
     ),
 ]
 
 JudgeFlag = Annotated[
     bool,
     Field(
-        description="true if a judge gave the Q-values: a prompted chat model, not a trained Q "
-        "model; the version of a judge begins with `judge-`"
+        description="true if a judge gave the Q-values: a prompted chat model, not a trained Q model; the version of a "
+        "judge begins with `judge-`"
     ),
 ]
 
@@ -224,8 +222,8 @@ def text_in(role: str, content: str | Sequence[ContentPart] | None) -> str:
         said = part_text({"type": part.type, "text": part.text, **(part.model_extra or {})})
         if said is None:
             raise MalformedHistoryError(
-                f"the {role} message has a content part of type {part.type[:40]!r}; Q models read "
-                "only text, so send parts of type 'text' with their text"
+                f"the {role} message has a content part of type {part.type[:40]!r}; Q models read only text, so send "
+                "parts of type 'text' with their text"
             )
         texts.append(said)
     return PART_END.join(texts)
@@ -237,8 +235,8 @@ class PolicyShare(Body):
     name: str = Field(min_length=1)
     n: Positive | None = Field(
         default=None,
-        description="null for all policies lets a server that learns split num_candidates by the "
-        "outcomes of earlier episodes",
+        description="null for all policies lets a server that learns split num_candidates by the outcomes of earlier "
+        "episodes",
     )
 
 
@@ -256,20 +254,18 @@ class StepOptions(Body):
     q_model: QModelName = None
     policies: Annotated[ListOf[PolicyShare], BeforeValidator(_shares)] | None = Field(
         default=None,
-        description="several policies that draw the step's candidates, n each, in place of one; "
-        "one that fails costs its own candidates only; in a header `large=2,small=3`, or without "
-        "n `large,small`",
+        description="several policies that draw the step's candidates, n each, in place of one; one that fails costs "
+        "its own candidates only; in a header `large=2,small=3`, or without n `large,small`",
     )
     fallback: Fallback | None = Field(
         default=None,
-        description="answer if no Q is available: `error`, or `first` for the likeliest candidate: "
-        "the one drawn most often, of equal ones the first; null takes the server's setting",
+        description="answer if no Q is available: `error`, or `first` for the likeliest candidate: the one drawn most "
+        "often, of equal ones the first; null takes the server's setting",
     )
     long_history: LongHistory | None = Field(
         default=None,
-        description="answer if the history is longer than the Q model takes: `error`, `first` for "
-        "the likeliest candidate, or `window` to score after the task and the newest turns that "
-        "fit; null takes the server's setting",
+        description="answer if the history is longer than the Q model takes: `error`, `first` for the likeliest "
+        "candidate, or `window` to score after the task and the newest turns that fit; null takes the server's setting",
     )
     selection: Selection = None
     tau: Tau = None
@@ -277,17 +273,16 @@ class StepOptions(Body):
     least_read: LeastRead = None
     prior: PriorBy | None = Field(
         default=None,
-        description="the prior: `votes`, smoothed shares of the draws, or the policy's own "
-        "`likelihood`, or `likelihood-per-token`; votes where a candidate has no logprob; null "
-        "takes the server's setting, else what the Q model was fitted with",
+        description="the prior: `votes`, smoothed shares of the draws, or the policy's own `likelihood`, or "
+        "`likelihood-per-token`; votes where a candidate has no logprob; null takes the server's setting, else what "
+        "the Q model was fitted with",
     )
     episode_id: EpisodeId = None
     earned: Earned = None
     adaptive: bool | None = Field(
         default=None,
-        description="draw in small batches until a candidate's Q exceeds the previous step's, at "
-        "most num_candidates; needs an episode or previous_q; null takes the server's setting for "
-        "steps of an episode",
+        description="draw in small batches until a candidate's Q exceeds the previous step's, at most num_candidates; "
+        "needs an episode or previous_q; null takes the server's setting for steps of an episode",
     )
     previous_q: float | None = Field(
         default=None,
@@ -296,15 +291,15 @@ class StepOptions(Body):
     )
     until_decided: bool = Field(
         default=False,
-        description="draw in small batches, at most num_candidates, and stop once no further draw "
-        "can change the choice",
+        description="draw in small batches, at most num_candidates, and stop once no further draw can change the "
+        "choice",
     )
     max_wait_s: float | None = Field(
         default=None,
         gt=0,
         allow_inf_nan=False,
-        description="answer after this time with the best of the candidates that have come, at least "
-        "one, or earlier if none of the others could change the choice; null waits for all",
+        description="answer after this time with the best of the candidates that have come, at least one, or earlier "
+        "if none of the others could change the choice; null waits for all",
     )
     perturb: bool = Field(default=False, description="draw all candidates but the first from paraphrases of the task")
     task: str | None = Field(
@@ -339,8 +334,8 @@ class CandidateMessage(ChatMessage):
 
     observation: str | ListOf[ChatMessage] | None = Field(
         default=None,
-        description="what the environment answered: a text, or the tools' results as messages; "
-        "needed by a Q model whose `read_at` is `observation`, read by one without a network, refused by any other",
+        description="what the environment answered: a text, or the tools' results as messages; needed by a Q model "
+        "whose `read_at` is `observation`, read by one without a network, refused by any other",
         exclude_if=is_none,
     )
 
@@ -363,8 +358,8 @@ class ScoreItem(Body):
     )
     greedy: Annotated[int, Field(ge=0), WHOLE] | None = Field(
         default=None,
-        description="index of the candidate that the policy gave at temperature 0; beside `counts` "
-        "or `logprobs` it counts as much as the Q model's fit found right",
+        description="index of the candidate that the policy gave at temperature 0; beside `counts` or `logprobs` it "
+        "counts as much as the Q model's fit found right",
     )
 
 

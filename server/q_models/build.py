@@ -221,8 +221,8 @@ def _folder_beneath(models_dir: Path | None, folder: str) -> Path:
         raise InvalidRequestError("loading Q models is disabled; set QGUIDE_MODELS_DIR")
     if not _FOLDER.fullmatch(folder):
         raise InvalidRequestError(
-            f"{folder!r} is no folder in QGUIDE_MODELS_DIR; send a relative path whose at most 8 "
-            "names have 1 to 128 letters, digits and ._- and start with a letter or digit"
+            f"{folder!r} is no folder in QGUIDE_MODELS_DIR; send a relative path whose at most 8 names have 1 to 128 "
+            "letters, digits and ._- and start with a letter or digit"
         )
     path = models_dir.resolve() / folder
     if not path.is_dir() or path.resolve() != path:
@@ -270,8 +270,8 @@ async def serve_folder(
         try:
             model = await asyncio.shield(opening)
         except asyncio.CancelledError:
-            # The thread goes on loading; without this, the weights, thread and metric series
-            # of the model would never be freed.
+            # The thread goes on loading; without this, the weights, thread and metric series of the model would never
+            # be freed.
             with suppress(QGuideError):
                 models.give_up(await opening)
             raise

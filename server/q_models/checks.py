@@ -20,8 +20,8 @@ def check_policies(settings: Settings) -> None:
             continue
         upstreams = ", ".join(settings.upstreams) or "none; add it to QGUIDE_UPSTREAMS"
         raise ConfigError(
-            f"QGUIDE_{setting} is {named!r}, which is no upstream ({upstreams}), no folder and no "
-            f"name on the Hugging Face hub; name one of them, {EMBEDDED!r} or {SCRIPTED!r}"
+            f"QGUIDE_{setting} is {named!r}, which is no upstream ({upstreams}), no folder and no name on the Hugging "
+            f"Face hub; name one of them, {EMBEDDED!r} or {SCRIPTED!r}"
         )
 
 
@@ -33,20 +33,19 @@ def check_thresholds(settings: Settings, q_models: Iterable[ServedQModel]) -> No
         if not named and settings.models_dir is None:
             known = sorted({name for one in served for name in (one.id, one.name)})
             raise ConfigError(
-                f"QGUIDE_THRESHOLDS names {name!r}, which is not a Q model; name an entry of "
-                f"QGUIDE_Q_MODELS: {', '.join(known)}"
+                f"QGUIDE_THRESHOLDS names {name!r}, which is not a Q model; name an entry of QGUIDE_Q_MODELS: "
+                f"{', '.join(known)}"
             )
         if ranking := [one for one in named if one.ranks]:
             raise ConfigError(
-                f"QGUIDE_THRESHOLDS names {name!r}, {ranking[0].kind} that ranks the candidates of "
-                "one step, so no value can be compared with a threshold; "
-                f"{ranking[0].comparable}"
+                f"QGUIDE_THRESHOLDS names {name!r}, {ranking[0].kind} that ranks the candidates of one step, so no "
+                f"value can be compared with a threshold; {ranking[0].comparable}"
             )
         if threshold.policy and threshold.policy not in settings.upstreams:
             upstreams = ", ".join(settings.upstreams) or "none"
             raise ConfigError(
-                f"the threshold of {name!r} escalates to {threshold.policy!r}, which is no "
-                f"upstream ({upstreams}); name an entry of QGUIDE_UPSTREAMS"
+                f"the threshold of {name!r} escalates to {threshold.policy!r}, which is no upstream ({upstreams}); "
+                "name an entry of QGUIDE_UPSTREAMS"
             )
 
 
@@ -59,8 +58,7 @@ def require_licence(manifest: Manifest | None, name: str, *, unlicensed: bool) -
         return
     if manifest.licence is not None and not unlicensed:
         raise CheckpointError(
-            f"{name} {manifest.remark}; train on more data, or "
-            "serve it all the same with --unlicensed (QGUIDE_UNLICENSED; `unlicensed` of "
-            "POST /v1/models/load)"
+            f"{name} {manifest.remark}; train on more data, or serve it all the same with --unlicensed "
+            "(QGUIDE_UNLICENSED; `unlicensed` of POST /v1/models/load)"
         )
     _log.warning("unlicensed Q model", q_model=name, reason=manifest.remark)

@@ -1,7 +1,7 @@
 """Judges as Q models: `judge:UPSTREAM` in `q_models` prompts a chat model for Q-values.
 
-A judge's version begins with `judge-`, so that it is told from a trained Q model wherever a Q model
-is named: in answers, metrics, logs and the records of episodes.
+A judge's version begins with `judge-`, so that it is told from a trained Q model wherever a Q model is named: in
+answers, metrics, logs and the records of episodes.
 """
 
 from collections.abc import Sequence
@@ -66,8 +66,8 @@ def build_judge(
     """Build the judge of an entry of `q_models`; nothing is asked before the first request."""
     if version is not None and not version.startswith(VERSION):
         raise ConfigError(
-            f"{name}@{version} in QGUIDE_Q_MODELS is a judge; begin its version with {VERSION!r}, "
-            f"as in {name}@{VERSION}{version}, so that it is known as a judge wherever it is named"
+            f"{name}@{version} in QGUIDE_Q_MODELS is a judge; begin its version with {VERSION!r}, as in "
+            f"{name}@{VERSION}{version}, so that it is known as a judge wherever it is named"
         )
     hosted = [one.upstream for one in upstreams if one.upstream]
     upstream, judges = find_upstream(source.removeprefix(JUDGE), hosted), settings.judges
@@ -88,8 +88,8 @@ def find_upstream(wanted: str, upstreams: Sequence[OpenAICompatiblePolicy]) -> O
     served = ", ".join(one.name for one in upstreams) or "none"
     reason = "several upstreams have that model" if found else "no upstream has that name or model"
     raise ConfigError(
-        f"the judge is {JUDGE + wanted!r}, but {reason}; the upstreams are {served}: name one, or "
-        "add one to QGUIDE_UPSTREAMS or with --upstream"
+        f"the judge is {JUDGE + wanted!r}, but {reason}; the upstreams are {served}: name one, or add one to "
+        "QGUIDE_UPSTREAMS or with --upstream"
     )
 
 
@@ -103,6 +103,6 @@ def check_judges(settings: Settings) -> None:
     }
     if unknown := sorted(settings.judges.keys() - known):
         raise ConfigError(
-            f"QGUIDE_JUDGES names {unknown[0]!r}, which is not a judge; name an entry of "
-            f"QGUIDE_Q_MODELS whose value begins with {JUDGE!r}"
+            f"QGUIDE_JUDGES names {unknown[0]!r}, which is not a judge; name an entry of QGUIDE_Q_MODELS whose value "
+            f"begins with {JUDGE!r}"
         )

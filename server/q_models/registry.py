@@ -1,12 +1,12 @@
 """Registry of the served models: the names that requests can use, and what they resolve to.
 
-A version of a Q model is written `name@version`. Its plain name resolves to one version of that name.
-An alias resolves to one model, or splits episodes between several; an episode then stays with one of
-them. The table of names is immutable, and replaced at every change.
+A version of a Q model is written `name@version`. Its plain name resolves to one version of that name. An alias resolves
+to one model, or splits episodes between several; an episode then stays with one of them. The table of names is
+immutable, and replaced at every change.
 
-A request resolves its version once, at its start, and holds it to its end. A version that is no
-longer served is closed when its last request has released it: cache, weights and connections are
-freed on the thread that used them, after whatever is still running there.
+A request resolves its version once, at its start, and holds it to its end. A version that is no longer served is closed
+when its last request has released it: cache, weights and connections are freed on the thread that used them, after
+whatever is still running there.
 """
 
 import asyncio
@@ -58,8 +58,8 @@ class AliasTable:
         for name, target in self.shadows.items():
             if name not in self._plain_names:
                 raise RoutingError(
-                    f"{name!r} is not the name of a Q model, so it cannot have a shadow; name one "
-                    f"of {', '.join(sorted(self._plain_names))}"
+                    f"{name!r} is not the name of a Q model, so it cannot have a shadow; name one of "
+                    f"{', '.join(sorted(self._plain_names))}"
                 )
             if target not in self:
                 raise RoutingError(self._nowhere(f"the shadow of {name!r}", target))
@@ -334,8 +334,8 @@ class Models:
     def q_model_for(self, policy: ServedPolicy, named: str | None) -> str | None:
         """Name of the Q model of a policy's step; None is the default.
 
-        The embedded Q model knows one text game. Unless somebody names it, it scores only what the
-        embedded policy draws.
+        The embedded Q model knows one text game. Unless somebody names it, it scores only what the embedded policy
+        draws.
         """
         default = self.q_models.routes.aliases.get(DEFAULT, {})
         if named or self.q_model_named or policy.source == EMBEDDED or EMBEDDED not in default:

@@ -29,14 +29,13 @@ def check_servers(settings: Settings) -> None:
             named = {q: s for q, s in settings.served_q_models.items() if name in (q, plain_name(q))}
             if not named or SCRIPTED in named.values():
                 raise ConfigError(
-                    f"QGUIDE_{setting} names {name!r}, which is "
-                    f"{'a scripted Q model' if named else 'not a Q model'}; name an entry of "
-                    "QGUIDE_Q_MODELS that has a folder"
+                    f"QGUIDE_{setting} names {name!r}, which is {'a scripted Q model' if named else 'not a Q model'}; "
+                    "name an entry of QGUIDE_Q_MODELS that has a folder"
                 )
     if both := settings.vllm_trunks.keys() & settings.classifiers.keys():
         raise ConfigError(
-            f"QGUIDE_VLLM_TRUNKS and QGUIDE_CLASSIFIERS both name {min(both)!r}; a server runs "
-            "either its trunk or the whole of it: remove one"
+            f"QGUIDE_VLLM_TRUNKS and QGUIDE_CLASSIFIERS both name {min(both)!r}; a server runs either its trunk or the "
+            "whole of it: remove one"
         )
 
 
@@ -99,8 +98,8 @@ def build_imported_source(path: str) -> ScorerSource:
             scorer = import_named(path)()
         except Exception as error:
             raise ConfigError(
-                f"Q model {path!r} cannot be built: {raised_text(error)}; name a class or a "
-                "factory without arguments, installed or in the current folder"
+                f"Q model {path!r} cannot be built: {raised_text(error)}; name a class or a factory without arguments, "
+                "installed or in the current folder"
             ) from error
         if not isinstance(scorer, CachingScorer):
             raise ConfigError(

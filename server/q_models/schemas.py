@@ -65,20 +65,20 @@ class ModelCard(Body):
     checkpoint: str | None = Field(description="the name in its manifest")
     environment: str | None = Field(description="the environment it was trained on")
     read_at: str | None = Field(
-        description="position at which Q is read: `last_token` of the action, after its "
-        "`observation`, or all `action_tokens`; null for a policy and a fake"
+        description="position at which Q is read: `last_token` of the action, after its `observation`, or all "
+        "`action_tokens`; null for a policy and a fake"
     )
     target: str | None = Field(description="regression target of its Q: q, avg or reward")
     metrics: dict[str, float] = Field(description="metrics of its training")
     licensed: bool | None = Field(
-        description="whether its choices were shown to be above the agent's own on tasks that it "
-        "did not learn from; null where nothing judged them"
+        description="whether its choices were shown to be above the agent's own on tasks that it did not learn from; "
+        "null where nothing judged them"
     )
     licence: str | None = Field(description="the figures behind `licensed`; null where nothing judged its choices")
     prior: PriorCard | None = Field(
         default=None,
-        description="present if the Q model was fitted to choose by Q and the policy's preference, "
-        "which it then does by default",
+        description="present if the Q model was fitted to choose by Q and the policy's preference, which it then does "
+        "by default",
         exclude_if=is_none,
     )
     judge: JudgeCard | None = Field(
@@ -110,8 +110,8 @@ class LoadRequest(Body):
     version: str | None = Field(default=None, description="null takes the start of the manifest's SHA-256")
     replace: bool = Field(
         default=False,
-        description="move the name to this version and drop the version it pointed to; otherwise "
-        "the name points to it only if it is new",
+        description="move the name to this version and drop the version it pointed to; otherwise the name points to it "
+        "only if it is new",
     )
     unlicensed: bool = Field(default=False, description="serve it even if its manifest grants no licence")
 

@@ -1,9 +1,8 @@
 """Cache of Q-values by checkpoint, history and candidates.
 
-A Q model is deterministic, so identical requests have identical results. The key is a hash, so
-that no text of a request leaves this process; the reasons of a judge that has criteria do. It
-includes the caller's cache salt, because a cache hit would reveal that another caller has sent the
-same request.
+A Q model is deterministic, so identical requests have identical results. The key is a hash, so that no text of a
+request leaves this process; the reasons of a judge that has criteria do. It includes the caller's cache salt, because a
+cache hit would reveal that another caller has sent the same request.
 """
 
 import json
@@ -40,8 +39,8 @@ class ScoreCache:
         All tokens of a cached result and its upstream's calls count as cached.
 
         Args:
-            content: identifies the weights and their precision; a name does not, because it may
-                refer to other weights later.
+            content: identifies the weights and their precision; a name does not, because it may refer to other weights
+                later.
         """
         key = _key(content, request)
         if known := await self._rows.get(key, _result):

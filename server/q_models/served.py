@@ -50,8 +50,8 @@ def join(name: str, version: str) -> str:
     """Join name and version to `name@version`."""
     if not NAME.fullmatch(name) or not _VERSION.fullmatch(version):
         raise RoutingError(
-            f"{name!r} and {version!r} are not a valid name and version; use 1 to 64 letters, "
-            "digits and ._- (in a name also /), starting with a letter or digit"
+            f"{name!r} and {version!r} are not a valid name and version; use 1 to 64 letters, digits and ._- (in a "
+            "name also /), starting with a letter or digit"
         )
     return f"{name}@{version}"
 
@@ -113,8 +113,8 @@ class ServedPolicy:
 class MeteredPolicy:
     """A policy whose draws are traced, timed and charged.
 
-    A draw that fails or is cancelled is charged for what upstreams have answered and the device
-    has computed by then; the tokens of an unfinished upstream request are unknown.
+    A draw that fails or is cancelled is charged for what upstreams have answered and the device has computed by then;
+    the tokens of an unfinished upstream request are unknown.
 
     Args:
         session_id: the episode that the draws belong to, and nothing else of the step; "" for none.

@@ -1,8 +1,7 @@
 """Q models whose scorers run on threads of this process; and what a request holds: a version and its shadow.
 
-A shadow scores the same request without delaying it: it starts when the request has its scores,
-and runs on a thread of its own. Its result is only logged and counted: the second model's choice is
-never returned.
+A shadow scores the same request without delaying it: it starts when the request has its scores, and runs on a thread of
+its own. Its result is only logged and counted: the second model's choice is never returned.
 """
 
 import asyncio
@@ -96,8 +95,7 @@ class ScorerSource:
 
     Attributes:
         build: builds a scorer with an empty cache; called on the thread that will score with it.
-        own_thread: score on a separate thread, because it waits on a network and the device thread
-            must not.
+        own_thread: score on a separate thread, because it waits on a network and the device thread must not.
     """
 
     build: Callable[[], CachingScorer]

@@ -1,8 +1,8 @@
 """Q models without a model: rules (`votes`, `likelihood`, `validity`), and `none`.
 
-`none` is the Q model of steps that no Q model guides. It stands where the settings name no Q model
-for a policy, and may be named itself, as the arm of a split whose episodes are the control. The
-embedded Q model was trained in one text game, so it is the default of the embedded policy alone.
+`none` is the Q model of steps that no Q model guides. It stands where the settings name no Q model for a policy, and
+may be named itself, as the arm of a split whose episodes are the control. The embedded Q model was trained in one text
+game, so it is the default of the embedded policy alone.
 """
 
 from collections.abc import Sequence
@@ -49,15 +49,14 @@ def unguided_policies(settings: Settings) -> str:
 def _not_named(settings: Settings) -> str:
     if settings.learn:
         return (
-            "a Q model is learned from the outcomes of episodes, and guides once a trial has shown "
-            "that it helps; GET /v1/learning says what is missing"
+            "a Q model is learned from the outcomes of episodes, and guides once a trial has shown that it helps; GET "
+            "/v1/learning says what is missing"
         )
     upstream = settings.policy if settings.policy in settings.upstreams else ""
     judge = upstream or next(iter(settings.upstreams), "UPSTREAM")
     return (
-        "no Q model is named for this policy, so nothing chooses among candidates; name one with "
-        f"--scorer (--scorer judge:{judge} asks that model for scores), in QGUIDE_Q_MODELS, or as "
-        "q_model of the request"
+        "no Q model is named for this policy, so nothing chooses among candidates; name one with --scorer (--scorer "
+        f"judge:{judge} asks that model for scores), in QGUIDE_Q_MODELS, or as q_model of the request"
     )
 
 

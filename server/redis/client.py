@@ -1,8 +1,7 @@
 """Redis client with in-memory fallback while Redis is down.
 
-The first failure marks Redis as down, and no request waits for it again until a ping is answered.
-All keys are in the namespace `qguide:` and expire. The first `RedisLink` imports its library, so
-that a server without Redis starts sooner.
+The first failure marks Redis as down, and no request waits for it again until a ping is answered. All keys are in the
+namespace `qguide:` and expire. The first `RedisLink` imports its library, so that a server without Redis starts sooner.
 """
 
 import asyncio
@@ -76,8 +75,8 @@ class RedisLink:
         """The result of `ask`, or that of `otherwise` while Redis is down.
 
         Args:
-            repeatable: False where doing it twice is another thing than once. Where this process
-                was late to hear whether it was done, `otherwise` answers, and Redis stays up.
+            repeatable: False where doing it twice is another thing than once. Where this process was late to hear
+                whether it was done, `otherwise` answers, and Redis stays up.
         """
 
         async def unless_down() -> Answer:
@@ -167,8 +166,8 @@ def _connection_pool(url: str, *, timeout_s: float) -> "ConnectionPool":
         pool: ConnectionPool = ConnectionPool.from_url(
             url, socket_timeout=timeout_s, socket_connect_timeout=timeout_s, retry=Retry(NoBackoff(), 0)
         )
-        # Fail on an unknown option here rather than at the first request.
-        # Made and not connected: the options are looked at only here.
+        # Fail on an unknown option here rather than at the first request. Made and not connected: the options are
+        # looked at only here.
         pool.make_connection()  # type: ignore[no-untyped-call]
         address = urlsplit(url)
         if address.scheme != "unix" and not _DATABASE.fullmatch(address.path):
@@ -176,9 +175,8 @@ def _connection_pool(url: str, *, timeout_s: float) -> "ConnectionPool":
     except (ValueError, TypeError):
         # The message shows neither the URL nor the library's reason, which may quote a password.
         raise ConfigError(
-            "QGUIDE_REDIS_URL is not a valid Redis URL; write "
-            "redis://[:PASSWORD@]HOST[:PORT][/DATABASE], rediss:// for TLS or unix:///PATH, and "
-            "percent-encode / @ : ? # in the password as %2F %40 %3A %3F %23"
+            "QGUIDE_REDIS_URL is not a valid Redis URL; write redis://[:PASSWORD@]HOST[:PORT][/DATABASE], rediss:// "
+            "for TLS or unix:///PATH, and percent-encode / @ : ? # in the password as %2F %40 %3A %3F %23"
         ) from None
     return pool
 

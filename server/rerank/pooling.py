@@ -1,7 +1,7 @@
 """Bodies of vLLM's POST /classify and /pooling, which ask for the reward of a conversation.
 
-The conversation's last assistant message is the action whose Q is read. A text in place of messages
-is refused: nothing in it says where the history ends and the action begins.
+The conversation's last assistant message is the action whose Q is read. A text in place of messages is refused: nothing
+in it says where the history ends and the action begins.
 """
 
 import uuid
@@ -25,8 +25,8 @@ class PoolingRequest(RerankBody):
 
     model: QModelName = None
     messages: ListOf[ChatMessage] = Field(
-        description="the history and the action, which is the last assistant message; a Q model "
-        "that reads after the observation has the observation last",
+        description="the history and the action, which is the last assistant message; a Q model that reads after the "
+        "observation has the observation last",
         json_schema_extra=NOT_EMPTY,
     )
     use_activation: bool | None = Field(

@@ -1,7 +1,7 @@
 """Request and response bodies of Jina's, Cohere's and vLLM's rerank and score APIs.
 
-Their clients keep adding parameters, so unknown ones are ignored instead of refused. Fields that
-we added are marked "ours"; other clients ignore them.
+Their clients keep adding parameters, so unknown ones are ignored instead of refused. Fields that we added are marked
+"ours"; other clients ignore them.
 """
 
 import json
@@ -75,8 +75,8 @@ class RerankRequest(RerankBody):
     documents: ListOf[str | DocumentObject] = Field(description="the candidates", json_schema_extra=NOT_EMPTY)
     rank_fields: ListOf[str] | None = Field(
         default=None,
-        description="Cohere's: the fields of documents that are objects, in the order in which they are read; "
-        "null reads `text`",
+        description="Cohere's: the fields of documents that are objects, in the order in which they are read; null "
+        "reads `text`",
     )
     top_n: TopN = None
     episode_id: EpisodeId = None
@@ -106,8 +106,8 @@ class JinaRerankRequest(RerankRequest):
     return_documents: bool = False
     raw_scores: bool | None = Field(
         default=None,
-        description="Infinity's: true puts the raw Q into `relevance_score`; if it is sent at all, "
-        "`document` is a plain text, as Infinity's clients expect",
+        description="Infinity's: true puts the raw Q into `relevance_score`; if it is sent at all, `document` is a "
+        "plain text, as Infinity's clients expect",
     )
     use_activation: bool | None = Field(default=None, description="vLLM's: false is raw_scores")
 
@@ -138,8 +138,8 @@ class JinaRankedDocument(RerankBody):
 
     index: int
     relevance_score: float = Field(
-        description="1 / (1 + exp(-q_value)): a ranking, not a probability; or the raw Q if "
-        "`raw_scores` or `use_activation` asked for it"
+        description="1 / (1 + exp(-q_value)): a ranking, not a probability; or the raw Q if `raw_scores` or "
+        "`use_activation` asked for it"
     )
     q_value: float = Field(description="ours: the raw Q")
     document: DocumentObject | str | None = None

@@ -1,10 +1,9 @@
 """Translation between Q-values and the rerank APIs of Jina, Cohere and vLLM.
 
-The query is the user's message, the documents are the agent's possible answers. Rerankers return
-scores in [0, 1], but Q can be any number, so `relevance_score` is the logistic function of Q. Only
-its order has a meaning: a Q model is trained on returns, not on relevance, and there is no softmax
-over the documents. The raw Q is returned beside it; vLLM's `/score` returns only one
-of the two, by default the raw Q.
+The query is the user's message, the documents are the agent's possible answers. Rerankers return scores in [0, 1], but
+Q can be any number, so `relevance_score` is the logistic function of Q. Only its order has a meaning: a Q model is
+trained on returns, not on relevance, and there is no softmax over the documents. The raw Q is returned beside it;
+vLLM's `/score` returns only one of the two, by default the raw Q.
 """
 
 import math

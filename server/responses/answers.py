@@ -1,7 +1,7 @@
 """Response schemas of the Responses API, whole and as events, for the OpenAPI document.
 
-The responses themselves are plain JSON (see `output` and `events`). tests/e2e/test_openapi.py
-validates real responses against these schemas.
+The responses themselves are plain JSON (see `output` and `events`). tests/e2e/test_openapi.py validates real responses
+against these schemas.
 """
 
 from typing import Any, Literal
@@ -119,8 +119,8 @@ class ResponseEvent(BaseModel):
 
     type: str = Field(
         description="`response.created`, `response.in_progress`, `response.output_item.added`, "
-        "`response.content_part.added`, `response.output_text.delta` and others as OpenAI has "
-        "them; the last is `response.completed`, `response.incomplete` or `response.failed`"
+        "`response.content_part.added`, `response.output_text.delta` and others as OpenAI has them; the last is "
+        "`response.completed`, `response.incomplete` or `response.failed`"
     )
     sequence_number: int = Field(description="counted from 0")
     response: ResponseObject | Absent = Field(default=None, description="of the first and the last events")

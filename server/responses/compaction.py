@@ -13,10 +13,10 @@ from qguide.server.responses.answers import ResponseUsage
 from qguide.server.responses.schemas import InputItem, ResponsesRequest
 
 _ASK: Final = (
-    "Summarise this conversation for another assistant who continues it and sees only your summary "
-    "and the user's messages. State the goal and the user's constraints, what was done and found "
-    "(with names, paths, commands, values and errors word for word), what was decided and why, and "
-    "what remains to be done next. Answer with the summary alone."
+    "Summarise this conversation for another assistant who continues it and sees only your summary and the user's "
+    "messages. State the goal and the user's constraints, what was done and found (with names, paths, commands, values "
+    "and errors word for word), what was decided and why, and what remains to be done next. Answer with the summary "
+    "alone."
 )
 _UNSENT: Final = {"tool_choice": "none", "text": None, "max_output_tokens": None, "store": False}
 ALONE: Final[Json] = {"num_candidates": 1, "episode_id": None, "earned": None, "policies": None}
@@ -95,7 +95,7 @@ def check_readable(body: ResponsesRequest) -> None:
     for index, item in enumerate(() if isinstance(body.input, str) else body.input):
         if item.type in COMPACTIONS and compacted_turn(item.model_extra or {}) is None:
             raise UnsupportedParameterError(
-                f"input[{index}] was compacted by another server, which alone can read it; send "
-                "the items that it stands for",
+                f"input[{index}] was compacted by another server, which alone can read it; send the items that it "
+                "stands for",
                 parameter="input",
             )

@@ -91,8 +91,7 @@ def finished(response: Json, completion: Json, *, native: Mapping[str, Any] | No
     """The response with its output.
 
     Args:
-        completion: the chat completion that answers the same request; its first choice is the
-            output.
+        completion: the chat completion that answers the same request; its first choice is the output.
         native: the response of an upstream of the same dialect, whose items are the output.
     """
     choice = completion["choices"][0]

@@ -17,8 +17,7 @@ from qguide.server.own_bodies.schemas import NOT_EMPTY, WHOLE, ListOf, Positive,
 _OF_RESPONSES_ONLY: Final = frozenset(
     ("access_programs", "background_options", "client_metadata", "image", "prompt_cache_options", "stream_options")
 )
-"""Parameters of the Responses API that chat completions do not have, and that an answer is valid
-without."""
+"""Parameters of the Responses API that chat completions do not have, and that an answer is valid without."""
 BYTES_PER_ITEM: Final = 128
 """The least that a stored item takes."""
 _PREFIXES: Final = {"function_call": "fc", "reasoning": "rs", "custom_tool_call": "ctc"}
@@ -30,8 +29,8 @@ class ItemPart(responses_requests.ItemPart, Whole):
     """A part of an item's content or output."""
 
     type: str = Field(
-        description="`input_text`, `output_text`, `input_image`, `input_file`, `refusal`, or "
-        "`reasoning_text` in a reasoning item"
+        description="`input_text`, `output_text`, `input_image`, `input_file`, `refusal`, or `reasoning_text` in a "
+        "reasoning item"
     )
 
 
@@ -40,9 +39,9 @@ class InputItem(responses_requests.InputItem, Whole):
 
     type: str | None = Field(
         default=None,
-        description="`message` (also if it is missing), `function_call`, `function_call_output`, "
-        "`custom_tool_call`, `reasoning`, the call of a `shell`, `local_shell`, `apply_patch` or "
-        "`computer`, or with `_output` the result of a call",
+        description="`message` (also if it is missing), `function_call`, `function_call_output`, `custom_tool_call`, "
+        "`reasoning`, the call of a `shell`, `local_shell`, `apply_patch` or `computer`, or with `_output` the result "
+        "of a call",
     )
     role: Literal["user", "assistant", "system", "developer"] | None = Field(default=None, description="of a message")
     content: str | ListOf[ItemPart] | None = Field(default=None, description="of a message or of a reasoning item")

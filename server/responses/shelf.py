@@ -22,8 +22,8 @@ _ROOM: Final = 4  # rows hold more than the items that they stand for: tools, in
 class Shelf:
     """JSON objects by name: in Redis, or in memory without it and while it is down.
 
-    Names are scoped by the caller's key, so that no key reads another's. Long rows are read and
-    written in the thread of long bodies.
+    Names are scoped by the caller's key, so that no key reads another's. Long rows are read and written in the thread
+    of long bodies.
 
     Args:
         max_bytes: memory of all rows that are not in Redis; the key that holds most gives way.

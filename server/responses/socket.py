@@ -4,12 +4,12 @@
     server   {"type": "response.created", ...} ...   the events of its stream, or
              {"type": "error", "status", "error"}    its error
 
-Each of them passes through the whole application as a POST of its own, with the headers of the
-handshake: keys, limits, episodes, guidance and errors are those of HTTP. So does the handshake, as
-a GET that is answered with 101 where a WebSocket may be opened.
+Each of them passes through the whole application as a POST of its own, with the headers of the handshake: keys, limits,
+episodes, guidance and errors are those of HTTP. So does the handshake, as a GET that is answered with 101 where a
+WebSocket may be opened.
 
-A response with `store: false` can be continued as long as its connection is open, and until a
-request that continues it has failed.
+A response with `store: false` can be continued as long as its connection is open, and until a request that continues it
+has failed.
 """
 
 import asyncio

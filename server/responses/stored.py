@@ -160,8 +160,8 @@ class StoredResponses:
         """Store a response whose output comes in the background."""
         if self._shelf is None or not response["store"]:
             raise InvalidRequestError(
-                "background needs a stored response; leave out `store`, and let the operator store "
-                "responses (QGUIDE_RESPONSES_TTL_S)"
+                "background needs a stored response; leave out `store`, and let the operator store responses "
+                "(QGUIDE_RESPONSES_TTL_S)"
             )
 
         def row() -> dict[str, Json]:
@@ -354,7 +354,7 @@ def _own_of(request: Continued) -> list[Json]:
 
 def _lost(name: str, parameter: str) -> PreviousResponseError:
     return PreviousResponseError(
-        f"{name[:100]!r} was not stored with this key, was deleted or has expired "
-        "(QGUIDE_RESPONSES_TTL_S); send the items themselves in `input`",
+        f"{name[:100]!r} was not stored with this key, was deleted or has expired (QGUIDE_RESPONSES_TTL_S); send the "
+        "items themselves in `input`",
         parameter=parameter,
     )

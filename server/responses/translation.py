@@ -81,8 +81,8 @@ def _check(body: ResponsesRequest) -> None:
     for name, remedy in _STATEFUL.items():
         if given.get(name):
             raise UnsupportedParameterError(
-                f"{name} is not supported: this server answers each request from its body alone "
-                f"and stores no responses; {remedy}",
+                f"{name} is not supported: this server answers each request from its body alone and stores no "
+                f"responses; {remedy}",
                 parameter=name,
             )
     for name, other in _OF_CHATS.items():
@@ -153,8 +153,8 @@ _ACTION: Final = _fields(
     text=_TEXT,
 )
 _COMPUTER: Final = (
-    "Acts on a computer, and answers with a screenshot. click has x, y and button; double_click, move and scroll x "
-    "and y, scroll also scroll_x and scroll_y; drag a path; keypress keys; type text; keys are held during the others."
+    "Acts on a computer, and answers with a screenshot. click has x, y and button; double_click, move and scroll x and "
+    "y, scroll also scroll_x and scroll_y; drag a path; keypress keys; type text; keys are held during the others."
 )
 _OWN_TOOLS: Final[Mapping[str, tuple[str, dict[str, Any]]]] = {
     "shell": ("Runs commands in a shell.", _fields("commands", commands=_TEXTS, max_output_length=_INTEGER, **_LIMITS)),
@@ -272,7 +272,7 @@ def to_chat_choice(choice: str | Mapping[str, Any]) -> str | dict[str, Any]:
 
 def _refuse(place: str, kind: str, parameter: str) -> NoReturn:
     raise UnsupportedParameterError(
-        f"{place} is {kind[:40]!r}, which this server cannot run; send tools that the "
-        f"caller runs: {', '.join((*_KINDS, *OWN_CALLS))}, alone or in a namespace",
+        f"{place} is {kind[:40]!r}, which this server cannot run; send tools that the caller runs: "
+        f"{', '.join((*_KINDS, *OWN_CALLS))}, alone or in a namespace",
         parameter=parameter,
     )

@@ -77,9 +77,8 @@ async def complete_text(body: CompletionRequest, request: Request, stepper: Step
         raise InvalidRequestError(f"there are {body.num_prompts} prompts; send at most {most} (QGUIDE_MAX_SCORE_ITEMS)")
     if stepper.outcome is not None and (body.needs_texts or body.num_prompts > 1):
         raise InvalidRequestError(
-            f"the header {OUTCOME_HEADER} ends an episode after its step, and neither several "
-            "prompts nor an upstream's own completions are one; post the outcome to "
-            "/v1/episodes/ID/outcome"
+            f"the header {OUTCOME_HEADER} ends an episode after its step, and neither several prompts nor an "
+            "upstream's own completions are one; post the outcome to /v1/episodes/ID/outcome"
         )
     if body.needs_texts:
         return JSONResponse(await _complete_texts(body, policy, request, stepper))
@@ -116,8 +115,8 @@ async def _complete_texts(
         answer = await stepper.models.remote[policy.name].ask("completions", sent, {})
     if answer is None:
         raise UnsupportedParameterError(
-            f"{body.needs_texts} needs an upstream that completes texts, and {policy.name!r} has "
-            "no such route; send texts without it",
+            f"{body.needs_texts} needs an upstream that completes texts, and {policy.name!r} has no such route; send "
+            "texts without it",
             parameter=body.needs_texts,
         )
     spent = usage_of(answer)

@@ -1,13 +1,12 @@
 """FastAPI dependencies of the routes, as named types.
 
-All of them are coroutines, because FastAPI runs plain functions in a thread. Steps have a single
-dependency without sub-dependencies, because resolving each one costs time at every request.
+All of them are coroutines, because FastAPI runs plain functions in a thread. Steps have a single dependency without
+sub-dependencies, because resolving each one costs time at every request.
 
-Their endpoints have direct routes, too, without FastAPI's routing and dependencies: FastAPI finds a
-route twice, opens two exit stacks, solves dependencies and validates parameters at each request,
-which took a third of a step's own time. A direct route stands before FastAPI's route of the same
-path and calls the same endpoint. A request with other headers than ordinary ones goes on to
-FastAPI's route, from which the OpenAPI document is made.
+Their endpoints have direct routes, too, without FastAPI's routing and dependencies: FastAPI finds a route twice, opens
+two exit stacks, solves dependencies and validates parameters at each request, which took a third of a step's own time.
+A direct route stands before FastAPI's route of the same path and calls the same endpoint. A request with other headers
+than ordinary ones goes on to FastAPI's route, from which the OpenAPI document is made.
 """
 
 from collections.abc import Awaitable, Callable, Iterable
@@ -80,8 +79,8 @@ DrainDep = Annotated[Drain, of_app("drain")]
 def _of_request(request: Request, wanted_s: float | None) -> dict[str, Any]:
     """Fields that both services have: the application's, and the request's own.
 
-    The time limit is the server's, or the caller's if it is shorter. The URL or headers may name an
-    episode and its outcome; see `qguide.server.http.middleware`.
+    The time limit is the server's, or the caller's if it is shorter. The URL or headers may name an episode and its
+    outcome; see `qguide.server.http.middleware`.
     """
     app, state = request.app.state, request.state
     limit_s = min(app.settings.timeout_s, wanted_s or app.settings.timeout_s)

@@ -1,7 +1,7 @@
 """Episodes: POST of outcomes and of running attempts, and for admins GET of what was recorded.
 
-Recorded episodes hold users' texts. With API keys their routes need an admin key; without keys the
-server must be bound to loopback (`QGUIDE_ADMIN`).
+Recorded episodes hold users' texts. With API keys their routes need an admin key; without keys the server must be bound
+to loopback (`QGUIDE_ADMIN`).
 """
 
 import asyncio

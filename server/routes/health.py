@@ -39,8 +39,8 @@ async def ready(
 ) -> Health:
     """Readiness: 503 if this replica cannot serve or is shutting down.
 
-    Upstreams appear only in the details: other replicas depend on the same ones, and not every
-    request needs them. A vLLM that this server started counts as part of it.
+    Upstreams appear only in the details: other replicas depend on the same ones, and not every request needs them. A
+    vLLM that this server started counts as part of it.
     """
     details = _redis_details(models) | upstreams.details
     if drain.draining:

@@ -31,8 +31,8 @@ class LearningOrder(Body):
     """An order of the operator."""
 
     order: Order = Field(
-        description="pin: keep the version and the phase; forbid: guide nothing; promote: guide "
-        "without waiting for the trial; roll_back: collect again; auto: decide by the figures"
+        description="pin: keep the version and the phase; forbid: guide nothing; promote: guide without waiting for "
+        "the trial; roll_back: collect again; auto: decide by the figures"
     )
     group: str | None = Field(default=None, pattern=GROUP_PATTERN, description=_GROUP)
 

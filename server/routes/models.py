@@ -143,8 +143,7 @@ def _card(model: ServedPolicy | ServedQModel, created: int, *, id: str, **own: A
 orders = APIRouter(prefix="/v1/models", tags=["admin"], dependencies=[Depends(require_admin)], route_class=BodyRoute)
 """Served where the operator allows it (`QGUIDE_ADMIN`); every change is answered with the models after it.
 
-With API keys they need an admin key; without keys the server must be bound to loopback. A refused
-change has no effect.
+With API keys they need an admin key; without keys the server must be bound to loopback. A refused change has no effect.
 """
 
 

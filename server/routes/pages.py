@@ -1,8 +1,7 @@
 """The server's own web pages: /docs, Swagger UI over the OpenAPI document, and /playground.
 
-They are the same for everyone and hold no secrets, so the playground needs no API key; the API that
-it calls does. The framework's own page of /docs takes its assets from a CDN, and is blank where
-that cannot be reached.
+They are the same for everyone and hold no secrets, so the playground needs no API key; the API that it calls does. The
+framework's own page of /docs takes its assets from a CDN, and is blank where that cannot be reached.
 """
 
 import asyncio
@@ -174,10 +173,9 @@ async def file(name: str) -> FileResponse:
 games = APIRouter(prefix="/v1/games", tags=["playground"], route_class=BodyRoute)
 """Games for the playground's race (`QGUIDE_PLAYGROUND_GAMES`), which whoever makes the application brings.
 
-Nothing is kept between requests: each one plays a game from its start with all replies so far, so
-there is no session to leak or to fill the memory with. The number of replies is limited, and a few
-games are played at a time, in threads of their own: a game whose caller hangs up keeps its thread
-until it is over.
+Nothing is kept between requests: each one plays a game from its start with all replies so far, so there is no session
+to leak or to fill the memory with. The number of replies is limited, and a few games are played at a time, in threads
+of their own: a game whose caller hangs up keeps its thread until it is over.
 """
 
 MOST_REPLIES: Final = 60

@@ -1,7 +1,6 @@
 """Routes that the operator passes on to an upstream as they are: embeddings, files and batches.
 
-Only these paths go on, with the operator's key, and nothing of the caller's headers but the type of
-the content.
+Only these paths go on, with the operator's key, and nothing of the caller's headers but the type of the content.
 """
 
 import re

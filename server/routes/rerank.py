@@ -1,9 +1,8 @@
 """POST /v1/rerank, /v2/rerank, /score, /classify, /pooling, /verify: Q in other servers' formats.
 
-Jina's, vLLM's, Infinity's, TEI's and Voyage's clients call /rerank or /v1/rerank, Cohere's call
-/v2/rerank. TEI's ask for /info and /tokenize, too. vLLM's clients also call /score and /v1/score,
-which is ours as well, and /classify and /pooling for the reward of a conversation's last action;
-its semantic router calls /verify.
+Jina's, vLLM's, Infinity's, TEI's and Voyage's clients call /rerank or /v1/rerank, Cohere's call /v2/rerank. TEI's ask
+for /info and /tokenize, too. vLLM's clients also call /score and /v1/score, which is ours as well, and /classify and
+/pooling for the reward of a conversation's last action; its semantic router calls /verify.
 """
 
 from collections.abc import Sequence
@@ -134,8 +133,8 @@ async def verify(body: VerifyRequest, scoring: ScoringDep) -> VerifyResponse:
     )
     if q_model.model.ranks:
         raise InvalidRequestError(
-            f"{q_model.id} ranks the candidates of one step, so its value of a single answer says "
-            f"nothing; {q_model.model.comparable}"
+            f"{q_model.id} ranks the candidates of one step, so its value of a single answer says nothing; "
+            f"{q_model.model.comparable}"
         )
     confidence = 0.0 if scored.out_of_domain else min(max(scored.result.q_values[0], 0.0), 1.0)
     return VerifyResponse(

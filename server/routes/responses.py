@@ -212,8 +212,8 @@ async def admit_websocket(request: Request) -> Response:
     if socket is None:
         raise HTTPException(
             426,
-            "open a WebSocket here, where the operator allows any (QGUIDE_WEBSOCKETS_PER_KEY), or "
-            "send POST /v1/responses, with `stream`",
+            "open a WebSocket here, where the operator allows any (QGUIDE_WEBSOCKETS_PER_KEY), or send POST "
+            "/v1/responses, with `stream`",
             headers={"Upgrade": "websocket"},
         )
     socket.admit(request)

@@ -1,7 +1,7 @@
 """Addresses and references in the content of callers' messages, and tools of their requests. Pure.
 
-An upstream fetches an image's address with its own network, where the caller may not reach: the
-metadata service of a cloud, a router, another tenant. It opens a file's id with the operator's key.
+An upstream fetches an image's address with its own network, where the caller may not reach: the metadata service of a
+cloud, a router, another tenant. It opens a file's id with the operator's key.
 """
 
 import re
@@ -61,8 +61,7 @@ class Reach:
             if kind not in _PARTS and kind not in self.fields:
                 raise InvalidRequestError(
                     f"{place}[{index}] is a part of type {str(kind)[:40]!r}; callers may send "
-                    f"{', '.join(sorted(_PARTS))}; leave it out, or let the operator name it in "
-                    "QGUIDE_CALLER_FIELDS"
+                    f"{', '.join(sorted(_PARTS))}; leave it out, or let the operator name it in QGUIDE_CALLER_FIELDS"
                 )
         self.check_addresses(content, place)
 
@@ -79,8 +78,8 @@ class Reach:
     def _check_field(self, name: str, value: object, place: str) -> None:
         if name == _FILE and value and name not in self.fields:
             raise InvalidRequestError(
-                f"{place} names a file of the upstream's account, which is the operator's; send "
-                f"the bytes, or let the operator name {_FILE!r} in QGUIDE_CALLER_FIELDS"
+                f"{place} names a file of the upstream's account, which is the operator's; send the bytes, or let the "
+                f"operator name {_FILE!r} in QGUIDE_CALLER_FIELDS"
             )
         if name in _NOT_FETCHED:
             return
@@ -94,9 +93,8 @@ class Reach:
             return
         named = ", ".join(sorted(self.hosts)) or "none"
         raise InvalidRequestError(
-            f"{place} is the address {without_secrets(address)[:_SHOWN]!r}, which an upstream "
-            f"would fetch; send the bytes as a data: URL, or let the operator name its host in "
-            f"QGUIDE_CALLER_MEDIA_DOMAINS (now: {named})"
+            f"{place} is the address {without_secrets(address)[:_SHOWN]!r}, which an upstream would fetch; send the "
+            f"bytes as a data: URL, or let the operator name its host in QGUIDE_CALLER_MEDIA_DOMAINS (now: {named})"
         )
 
     def _may_fetch(self, address: str) -> bool:
@@ -131,7 +129,7 @@ def check_tools(parameters: Mapping[str, Any]) -> None:
 
 def _not_ours(place: str, kind: str, parameter: str) -> UnsupportedParameterError:
     return UnsupportedParameterError(
-        f"{place} is {kind[:40]!r}, whose result no Q model would see; send tools of the types "
-        f"{' and '.join(_KINDS)}, which the caller runs",
+        f"{place} is {kind[:40]!r}, whose result no Q model would see; send tools of the types {' and '.join(_KINDS)}, "
+        "which the caller runs",
         parameter=parameter,
     )

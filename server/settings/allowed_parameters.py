@@ -1,9 +1,8 @@
 """Parameters of callers' requests that reach an upstream. Pure.
 
-An upstream is asked with the operator's key, so a caller may set what changes the text of its own
-answer, and nothing else: no files, templates or adapters of the upstream's machine, no queue, no
-tools that a server runs, no storage in the operator's account and no dearer tier. The operator may
-name others (QGUIDE_CALLER_FIELDS).
+An upstream is asked with the operator's key, so a caller may set what changes the text of its own answer, and nothing
+else: no files, templates or adapters of the upstream's machine, no queue, no tools that a server runs, no storage in
+the operator's account and no dearer tier. The operator may name others (QGUIDE_CALLER_FIELDS).
 """
 
 from collections.abc import Collection, Mapping
@@ -29,8 +28,8 @@ _OPEN_SERVERS: Final = (
     *("reasoning", "include_reasoning", "separate_reasoning", "thinking", "enable_thinking"),
     *("thinking_budget", "safe_prompt", "random_seed", "cache_salt"),
 )
-"""Sampling, structured outputs and thoughts at vLLM, SGLang, llama.cpp, OpenRouter and others. A
-salt only divides a cache further: where upstreams get one, it is hashed with the key's own."""
+"""Sampling, structured outputs and thoughts at vLLM, SGLang, llama.cpp, OpenRouter and others. A salt only divides a
+cache further: where upstreams get one, it is hashed with the key's own."""
 _TEMPLATE: Final = "chat_template_kwargs"
 _TEMPLATE_VARIABLES: Final = frozenset(
     (*("enable_thinking", "thinking", "thinking_budget", "preserve_thinking"), *("clear_thinking", "reasoning_effort"))
@@ -57,8 +56,8 @@ _NATIVE: Final[Mapping[DialectName, frozenset[str]]] = {
 }
 """Fields of a request that goes on in its own dialect, besides those of every chat."""
 _LEFT_OUT: Final = frozenset(("metadata", "store"))
-"""Storage of completions in the operator's account, and labels of what is stored. Agents' SDKs send
-them unasked, and the answer is valid without."""
+"""Storage of completions in the operator's account, and labels of what is stored. Agents' SDKs send them unasked, and
+the answer is valid without."""
 _PRICES: Final[Mapping[str, tuple[str, ...]]] = {
     "service_tier": ("auto", "default", "flex", "standard_only"),
     "speed": ("standard",),
@@ -71,8 +70,8 @@ def chat_parameters(
 ) -> tuple[dict[str, Any], tuple[str, ...]]:
     """The parameters of a chat completion that reach an upstream, and a warning of the others.
 
-    Those whose absence changes nothing in the answer are left out with a warning, because clients
-    send them unasked. Any other is refused: its caller counts on its effect.
+    Those whose absence changes nothing in the answer are left out with a warning, because clients send them unasked.
+    Any other is refused: its caller counts on its effect.
 
     Args:
         named: by the operator, in addition.
@@ -125,7 +124,7 @@ def _switches(variables: Any) -> dict[str, Any]:
 def _refused(name: str, field: str = "") -> UnsupportedParameterError:
     shown = name[:80]
     return UnsupportedParameterError(
-        f"{shown!r} is not among the parameters that callers may send to an upstream; leave it "
-        f"out, or let the operator name {(field or shown)!r} in QGUIDE_CALLER_FIELDS",
+        f"{shown!r} is not among the parameters that callers may send to an upstream; leave it out, or let the "
+        f"operator name {(field or shown)!r} in QGUIDE_CALLER_FIELDS",
         parameter=shown,
     )

@@ -16,24 +16,23 @@ class LearningSettings(BaseSettings):
     """The part of the settings that concerns learning.
 
     Attributes:
-        learn: learn from the episodes that end with an outcome, and guide once a trial has shown
-            that it helps; they are recorded in `episodes_dir`, or in the user's data folder. See
-            GET /v1/learning.
+        learn: learn from the episodes that end with an outcome, and guide once a trial has shown that it helps; they
+            are recorded in `episodes_dir`, or in the user's data folder. See GET /v1/learning.
         learn_every: ends of episodes between two fits.
-        learn_exploration: share of the steps, while nothing guides, that draw all candidates and
-            take a random one of them, so that rare actions are seen.
+        learn_exploration: share of the steps, while nothing guides, that draw all candidates and take a random one of
+            them, so that rare actions are seen.
         learn_control: share of the episodes that stay unguided for good.
         learn_alpha: probability that the first Q model to guide does not help, over all trials.
-        learn_groups: key -> name of a group; keys of a group learn from each other's episodes.
-            Every other key learns from its own alone.
-        learn_silence_s: an episode of which nothing was heard for this long ends as unknown, which
-            is no failure; an outcome that comes later counts all the same.
+        learn_groups: key -> name of a group; keys of a group learn from each other's episodes. Every other key learns
+            from its own alone.
+        learn_silence_s: an episode of which nothing was heard for this long ends as unknown, which is no failure; an
+            outcome that comes later counts all the same.
         learn_cpu_s: most CPU time of a fit, which runs in a process of its own.
         learn_memory_mb: most memory of a fit in MiB.
-        learn_budget_tokens: most tokens, read and generated, of candidates that learning has drawn
-            beside the agent's own, for each group and period; then one candidate is drawn a step.
-        learn_budget_cost: the same in the currency of the `prices` of the upstreams, or of what
-            upstreams say of the cost.
+        learn_budget_tokens: most tokens, read and generated, of candidates that learning has drawn beside the agent's
+            own, for each group and period; then one candidate is drawn a step.
+        learn_budget_cost: the same in the currency of the `prices` of the upstreams, or of what upstreams say of the
+            cost.
         learn_budget_period: the latest hour, or day.
         learn_webhook: address that is told of changes, by signed requests.
         learn_webhook_secret: secret of the signatures, as the receiver gives it (`whsec_…`).

@@ -13,15 +13,14 @@ class OutcomeRule(BaseModel, frozen=True, extra="forbid"):
     """A condition on a step that ends its episode, and the outcome; the first that holds counts.
 
     Attributes:
-        where: what is read: `last_tool_result` is the results behind the policy's last reply,
-            `last_message` the last message, whatever its role. `exit_code` (success is 0) and
-            `test_report` (the share of tests that passed) are read from the newest result or
-            user's message that has one.
+        where: what is read: `last_tool_result` is the results behind the policy's last reply, `last_message` the last
+            message, whatever its role. `exit_code` (success is 0) and `test_report` (the share of tests that passed)
+            are read from the newest result or user's message that has one.
         contains: text that must stand there.
         lacks: text that must not stand there.
         outcome: the outcome, 0 to 1; `exit_code` and `test_report` have their own.
-        final: the rule holds only if the step's reply calls no tool although the request has
-            tools, so that the agent is at its end; always so of `exit_code` and `test_report`.
+        final: the rule holds only if the step's reply calls no tool although the request has tools, so that the agent
+            is at its end; always so of `exit_code` and `test_report`.
     """
 
     where: Literal["last_tool_result", "last_message", "exit_code", "test_report"]

@@ -42,18 +42,18 @@ class Upstream(UpstreamSettings):
 
     Attributes:
         api_key: the key to send, if the upstream needs one.
-        context: tokens that its model takes with the reply, for the lists of models, by which
-            agents shorten their histories in time.
-        cache_salt: send vLLM's `cache_salt`, which keeps the callers' prefix caches apart; most
-            other servers refuse the parameter.
-        stream: ask for answers as streams, so that only silence is a timeout; false asks for whole
-            answers, which an upstream that refuses streams gets by itself.
-        timeout_s: longest time without a byte from the upstream; the default is the server's
-            `idle_timeout_s`, or nine tenths of its `timeout_s` if that is shorter.
+        context: tokens that its model takes with the reply, for the lists of models, by which agents shorten their
+            histories in time.
+        cache_salt: send vLLM's `cache_salt`, which keeps the callers' prefix caches apart; most other servers refuse
+            the parameter.
+        stream: ask for answers as streams, so that only silence is a timeout; false asks for whole answers, which an
+            upstream that refuses streams gets by itself.
+        timeout_s: longest time without a byte from the upstream; the default is the server's `idle_timeout_s`, or nine
+            tenths of its `timeout_s` if that is shorter.
         max_connections: maximum number of open connections; `parallel` needs one per candidate.
         retries: retries of requests that are safe to repeat (no connection, 429, 502, 503, 504).
-        breaker_failures: consecutive failures of one API key's requests that open the circuit
-            breaker for this key; it is open for all while the health check fails too.
+        breaker_failures: consecutive failures of one API key's requests that open the circuit breaker for this key; it
+            is open for all while the health check fails too.
         breaker_open_s: time for which an open circuit breaker sends nothing.
     """
 
@@ -93,13 +93,12 @@ def named_upstream(text: str) -> tuple[str, dict[str, Any]]:
         fields = {"url": found[1], "model": model}
     else:
         raise ConfigError(
-            f"the upstream {shown!r} is neither openai:MODEL, anthropic:MODEL or gemini:MODEL nor an address "
-            "such as http://127.0.0.1:8001/v1#MODEL; write it as one of these, or set "
-            "QGUIDE_UPSTREAMS"
+            f"the upstream {shown!r} is neither openai:MODEL, anthropic:MODEL or gemini:MODEL nor an address such as "
+            "http://127.0.0.1:8001/v1#MODEL; write it as one of these, or set QGUIDE_UPSTREAMS"
         )
     if not _NAME.fullmatch(model):
         raise ConfigError(
-            f"the model {without_secrets(model)!r} of the upstream {shown!r} cannot be its name, "
-            "which takes 1 to 64 letters, digits and ._/-; name it yourself in QGUIDE_UPSTREAMS"
+            f"the model {without_secrets(model)!r} of the upstream {shown!r} cannot be its name, which takes 1 to 64 "
+            "letters, digits and ._/-; name it yourself in QGUIDE_UPSTREAMS"
         )
     return model, fields

@@ -40,58 +40,53 @@ class Settings(LearningSettings):
     Attributes:
         host: address to bind; any address but loopback needs API keys or `insecure`.
         port: port to bind; 0 picks a free one.
-        policy: the policy that draws candidates: "embedded", "scripted" (a fake for demos), a
-            checkpoint folder, a Hugging Face folder or hub name of any causal language model, or
-            the name of an upstream.
+        policy: the policy that draws candidates: "embedded", "scripted" (a fake for demos), a checkpoint folder, a
+            Hugging Face folder or hub name of any causal language model, or the name of an upstream.
         upstreams: name -> an OpenAI-compatible server; requests may select it by this name.
         vllm: a model to serve with vLLM in a child process; it becomes the upstream `vllm`.
         vllm_python: Python interpreter that has vLLM installed.
         vllm_arguments: additional command-line options for vLLM.
-        vllm_environment: environment variables to pass to vLLM besides those it is known to read,
-            for example `HF_TOKEN` for a gated model. No other variable of this server is passed.
+        vllm_environment: environment variables to pass to vLLM besides those it is known to read, for example
+            `HF_TOKEN` for a gated model. No other variable of this server is passed.
         vllm_ready_s: longest time for vLLM to start.
         vllm_silent_s: vLLM is restarted if it does not answer health checks for this long.
-        q_models: `name` or `name@version` -> "embedded", "scripted", a checkpoint folder, a Hugging
-            Face folder or hub name of any sequence classifier with one label, "judge:UPSTREAM" for
-            a chat model that is prompted for scores, "package.module:NAME" for a scorer of your own
-            code, the name of one that an installed package brings (`qguide.scorers`), or "none" for
-            unguided steps. The rules "votes", "likelihood" and "validity" need no model; they stand
-            alone or before another, as in "validity+votes" and "validity+judge:UPSTREAM". Without
-            any, the embedded policy has the embedded Q model, and every other policy none. A name
-            without a version selects the first version listed. The default version is the first 12
-            digits of the SHA-256 of the checkpoint's manifest, which identifies the checkpoint; a
-            judge's begins with `judge-`.
-        unknown_models: chat clients and rerankers that insist on another service's names of models
-            get: with "only" the one that is served, and 404 where there are several; with "default"
-            the default; with "error" 404. The header `X-QGuide-Model` names what served.
-        vllm_trunks: `name@version`, or `name` for all of its versions -> the vLLM server that
-            runs the trunk; value head and tokenizer come from the checkpoint in `q_models`.
-        classifiers: `name@version`, or `name` for all of its versions -> the server with vLLM's
-            /classify that runs this Q model; configuration and tokenizer come from the folder in
-            `q_models`, which needs no weights.
-        judges: `name@version`, or `name` for all of its versions -> how this judge of `q_models`
-            is asked, and its budget.
-        caller_fields: what callers may send to upstreams besides what every caller may: names of
-            parameters, and of fields and types of content parts, such as `["priority", "file_id"]`.
-        caller_media_domains: hosts of images, videos and audio whose addresses callers may send to
-            upstreams, which fetch them; "*" is any. Without any, only `data:` URLs pass.
-        pass_through: `embeddings`, `files` or `batches` -> the upstream to which these requests go
-            on as they are. Files and batches lie in the account of its key: every caller sees all.
-        thresholds: `name@version`, or `name` for all of its versions -> what is done where the best
-            Q of a step is below a threshold.
+        q_models: `name` or `name@version` -> "embedded", "scripted", a checkpoint folder, a Hugging Face folder or hub
+            name of any sequence classifier with one label, "judge:UPSTREAM" for a chat model that is prompted for
+            scores, "package.module:NAME" for a scorer of your own code, the name of one that an installed package
+            brings (`qguide.scorers`), or "none" for unguided steps. The rules "votes", "likelihood" and "validity" need
+            no model; they stand alone or before another, as in "validity+votes" and "validity+judge:UPSTREAM". Without
+            any, the embedded policy has the embedded Q model, and every other policy none. A name without a version
+            selects the first version listed. The default version is the first 12 digits of the SHA-256 of the
+            checkpoint's manifest, which identifies the checkpoint; a judge's begins with `judge-`.
+        unknown_models: chat clients and rerankers that insist on another service's names of models get: with "only" the
+            one that is served, and 404 where there are several; with "default" the default; with "error" 404. The
+            header `X-QGuide-Model` names what served.
+        vllm_trunks: `name@version`, or `name` for all of its versions -> the vLLM server that runs the trunk; value
+            head and tokenizer come from the checkpoint in `q_models`.
+        classifiers: `name@version`, or `name` for all of its versions -> the server with vLLM's /classify that runs
+            this Q model; configuration and tokenizer come from the folder in `q_models`, which needs no weights.
+        judges: `name@version`, or `name` for all of its versions -> how this judge of `q_models` is asked, and its
+            budget.
+        caller_fields: what callers may send to upstreams besides what every caller may: names of parameters, and of
+            fields and types of content parts, such as `["priority", "file_id"]`.
+        caller_media_domains: hosts of images, videos and audio whose addresses callers may send to upstreams, which
+            fetch them; "*" is any. Without any, only `data:` URLs pass.
+        pass_through: `embeddings`, `files` or `batches` -> the upstream to which these requests go on as they are.
+            Files and batches lie in the account of its key: every caller sees all.
+        thresholds: `name@version`, or `name` for all of its versions -> what is done where the best Q of a step is
+            below a threshold.
         default_q_model: the Q model of requests that name none; "" is the first one listed.
         aliases: alias -> a Q model, or several with the share of episodes for each.
         shadows: Q model -> a second one that scores its requests, too, without effect on answers.
         models_dir: folder whose subfolders may be loaded as Q models while the server runs.
-        paraphraser: the policy that rewords tasks, named like `policy`; without it requests with
-            `perturb` are refused.
-        task_markers: text before and after the task in the first user message, for `perturb`, such
-            as `[{"opening": "Instruction: [SEP]", "end": "[SEP]"}]`; they take precedence over
-            those of the policy's checkpoint. Without any, the whole message is the task.
-        paraphrase_max_tokens: maximum tokens of a paraphrase; 0 is the policy's own limit, which
-            reasoning models need because their reasoning counts too.
-        adaptive: draw with adaptive M in all steps of an episode whose requests do not say
-            otherwise, for agents that can only set a URL or a header.
+        paraphraser: the policy that rewords tasks, named like `policy`; without it requests with `perturb` are refused.
+        task_markers: text before and after the task in the first user message, for `perturb`, such as `[{"opening":
+            "Instruction: [SEP]", "end": "[SEP]"}]`; they take precedence over those of the policy's checkpoint. Without
+            any, the whole message is the task.
+        paraphrase_max_tokens: maximum tokens of a paraphrase; 0 is the policy's own limit, which reasoning models need
+            because their reasoning counts too.
+        adaptive: draw with adaptive M in all steps of an episode whose requests do not say otherwise, for agents that
+            can only set a URL or a header.
         adaptive_batch: candidates drawn at a time for requests with adaptive M, or until decided.
         replica: name of this replica in `X-QGuide-Replica`, for a proxy that keeps episodes on it.
         episodes_dir: folder for the records of finished episodes; without it none are recorded.
@@ -99,29 +94,29 @@ class Settings(LearningSettings):
         episodes_redact_timeout_s: time limit of a redaction; an episode beyond it is not recorded.
         episodes_file_bytes: size at which a new file of episodes is started.
         episodes_max_files: maximum number of files of each kind; the oldest is deleted.
-        episodes_memory_bytes: memory for all open episodes, in this process and in Redis alike;
-            when it is full, the least recently used episode of the key that holds most is dropped.
-        episode_max_bytes: maximum size of what is kept of one episode to record it, its candidates
-            included; at this size its next step is refused.
+        episodes_memory_bytes: memory for all open episodes, in this process and in Redis alike; when it is full, the
+            least recently used episode of the key that holds most is dropped.
+        episode_max_bytes: maximum size of what is kept of one episode to record it, its candidates included; at this
+            size its next step is refused.
         episode_max_steps: likewise the maximum number of its steps.
         episodes_ttl_s: an episode without a step for this long is dropped.
-        responses_ttl_s: how long responses are stored for requests that continue them
-            (`previous_response_id`), unless they say `store: false`; 0 stores none.
-        responses_memory_bytes: memory for stored responses without Redis, and as much again for
-            those of open WebSockets; the oldest of the key that holds most go first.
+        responses_ttl_s: how long responses are stored for requests that continue them (`previous_response_id`), unless
+            they say `store: false`; 0 stores none.
+        responses_memory_bytes: memory for stored responses without Redis, and as much again for those of open
+            WebSockets; the oldest of the key that holds most go first.
         outcome_rules: end an episode by what its steps read, for agents that post no outcome.
         min_reward: least reward of an outcome; `qguide label` has the same bounds.
         max_reward: greatest reward of an outcome.
-        admin: serve the routes that load, unload and rename Q models, and those that list recorded
-            episodes: to admin keys or, without keys, on loopback alone.
+        admin: serve the routes that load, unload and rename Q models, and those that list recorded episodes: to admin
+            keys or, without keys, on loopback alone.
         keys_file: hashes and limits of API keys (`qguide keys create`); without it none is needed.
         insecure: allow addresses other than loopback without API keys.
-        unlicensed: serve Q models whose manifest grants no licence, because they were not shown to
-            be above the agent's own choice.
+        unlicensed: serve Q models whose manifest grants no licence, because they were not shown to be above the agent's
+            own choice.
         playground: serve the page at /playground; the page needs no key, its requests do.
-        playground_games: the `[environment]` table of the games that the page plays; with the
-            embedded policy it is `{"name": "alfworld"}`, generated games that no training of the
-            embedded models has played. With other policies there are none by default.
+        playground_games: the `[environment]` table of the games that the page plays; with the embedded policy it is
+            `{"name": "alfworld"}`, generated games that no training of the embedded models has played. With other
+            policies there are none by default.
         public_metrics: serve /metrics without an API key; they name the keys.
         public_docs: serve /docs and /openapi.json without an API key.
         cors_origins: origins whose web pages may call the server.
@@ -130,74 +125,68 @@ class Settings(LearningSettings):
         concurrent_requests: maximum concurrent requests of each key in this process; 0 is no limit.
         device: "cpu", "cuda", "cuda:1" and so on, for the models in this process.
         dtype: data type of weights and activations.
-        full_sequences: run Q models whose architecture can neither be packed nor go on from a kept
-            state on full sequences, which costs the whole history at every step; false refuses
-            them.
+        full_sequences: run Q models whose architecture can neither be packed nor go on from a kept state on full
+            sequences, which costs the whole history at every step; false refuses them.
         threads: number of torch threads; 0 is torch's default.
         num_candidates: default M of a chat completion.
-        guidance_temperature: temperature of all candidates but the first where the request's is 0,
-            at which they would be equal; 0 draws only as many as the caller gets back, unguided.
+        guidance_temperature: temperature of all candidates but the first where the request's is 0, at which they would
+            be equal; 0 draws only as many as the caller gets back, unguided.
         max_candidates: maximum number of candidates per request.
         max_score_items: maximum number of histories in one batch to score.
-        selection: "argmax" chooses the candidate of highest Q, "posterior" that of highest
-            Q / tau + log prior; null is "posterior" for a Q model whose manifest has a fitted tau,
-            and "argmax" for any other. Requests may choose another.
+        selection: "argmax" chooses the candidate of highest Q, "posterior" that of highest Q / tau + log prior; null is
+            "posterior" for a Q model whose manifest has a fitted tau, and "argmax" for any other. Requests may choose
+            another.
         tau: temperature of Q in the posterior; null is the Q model's fitted one, or 0.05.
-        prior: source of the prior: "votes", "likelihood" or "likelihood-per-token"; null is what
-            the Q model was fitted with, or votes.
-        fallback: answer if no Q is available: an error, or with "first" the likeliest candidate:
-            the one drawn most often, of equal ones the first. The default is "first" for candidates
-            of an upstream and "error" for those of a policy in this process.
-        out_of_domain: answer to a state of another kind than the Q model was trained on:
-            "unguided" takes the likeliest candidate, "guide" that of the Q model.
-        least_read: share of a long history's tokens that a window has to read; a state of which
-            less is read is out of the Q model's domain, too.
-        long_history: answer if a history is longer than the Q model takes: "error", "first" for the
-            likeliest candidate, or "window" to score after the task and the newest turns that fit.
-            Without it `fallback` decides; if neither is set, it is "window" for candidates of an
-            upstream. Where no window fits, `fallback` decides.
+        prior: source of the prior: "votes", "likelihood" or "likelihood-per-token"; null is what the Q model was fitted
+            with, or votes.
+        fallback: answer if no Q is available: an error, or with "first" the likeliest candidate: the one drawn most
+            often, of equal ones the first. The default is "first" for candidates of an upstream and "error" for those
+            of a policy in this process.
+        out_of_domain: answer to a state of another kind than the Q model was trained on: "unguided" takes the likeliest
+            candidate, "guide" that of the Q model.
+        least_read: share of a long history's tokens that a window has to read; a state of which less is read is out of
+            the Q model's domain, too.
+        long_history: answer if a history is longer than the Q model takes: "error", "first" for the likeliest
+            candidate, or "window" to score after the task and the newest turns that fit. Without it `fallback` decides;
+            if neither is set, it is "window" for candidates of an upstream. Where no window fits, `fallback` decides.
         heartbeat_s: time between the keep-alive comments of a stream that is waiting.
-        max_history_messages: maximum number of messages in a history; the model's context limits
-            it too.
-        max_text_bytes: maximum size of a history, and of all candidates together; a larger one is
-            refused before it is tokenised.
-        trusted_hosts: names accepted in the Host header besides localhost and IP addresses; "*"
-            accepts any. With API keys and none named here, any is accepted.
+        max_history_messages: maximum number of messages in a history; the model's context limits it too.
+        max_text_bytes: maximum size of a history, and of all candidates together; a larger one is refused before it is
+            tokenised.
+        trusted_hosts: names accepted in the Host header besides localhost and IP addresses; "*" accepts any. With API
+            keys and none named here, any is accepted.
         max_body_bytes: maximum size of a request body; a larger one is refused with 413.
-        body_timeout_s: a body that takes longer to arrive is refused with 408; a connection whose
-            client reads nothing of an answer for this long is closed.
-        head_timeout_s: longest time from opening a connection, or from the first byte of a later
-            request, to the end of the request's head.
+        body_timeout_s: a body that takes longer to arrive is refused with 408; a connection whose client reads nothing
+            of an answer for this long is closed.
+        head_timeout_s: longest time from opening a connection, or from the first byte of a later request, to the end of
+            the request's head.
         keep_alive_s: how long an idle connection is kept open between requests.
         max_header_bytes: maximum size of request line and headers; more is refused with 431.
         max_headers: maximum number of headers; more are refused with 431.
-        max_connections_per_address: maximum open connections per client address; behind a proxy
-            all clients share the proxy's address.
+        max_connections_per_address: maximum open connections per client address; behind a proxy all clients share the
+            proxy's address.
         max_connections: maximum open connections in all.
-        websockets_per_key: maximum open WebSockets of each key at /v1/responses in this process; 0
-            opens none, so that Codex goes on over HTTP.
+        websockets_per_key: maximum open WebSockets of each key at /v1/responses in this process; 0 opens none, so that
+            Codex goes on over HTTP.
         websocket_idle_s: a WebSocket without an event for this long is closed.
-        read_ahead: let Q models in this process read a history while an upstream draws, whenever no
-            request waits for the device, so that only the candidates are left when they arrive.
+        read_ahead: let Q models in this process read a history while an upstream draws, whenever no request waits for
+            the device, so that only the candidates are left when they arrive.
         max_waiting: maximum queue length for the device; further requests are answered with 503.
         max_batch: maximum number of requests in one batch on the device.
-        max_batch_tokens: maximum tokens of one forward pass, between which other keys get their
-            turn at the device, and maximum new tokens scored together, estimated from the texts.
-            0 is 128 on a CPU, where longer passes are no faster, and 2048 elsewhere.
-        cache_bytes: size of each model's prefix cache (keys and values kept between requests). On a CPU
-            a policy copies histories side by side while it draws; up to half of it is for these copies.
+        max_batch_tokens: maximum tokens of one forward pass, between which other keys get their turn at the device, and
+            maximum new tokens scored together, estimated from the texts. 0 is 128 on a CPU, where longer passes are no
+            faster, and 2048 elsewhere.
+        cache_bytes: size of each model's prefix cache (keys and values kept between requests). On a CPU a policy copies
+            histories side by side while it draws; up to half of it is for these copies.
         timeout_s: a decision that takes longer is answered with 503; a request may ask for less.
         idle_timeout_s: longest time without a byte from an upstream that has no `timeout_s`.
-        redis_url: Redis in which replicas share limits, scores, paraphrases and episodes (with
-            their texts if episodes are recorded); without it, or while it is down, each replica
-            keeps its own in memory.
+        redis_url: Redis in which replicas share limits, scores, paraphrases and episodes (with their texts if episodes
+            are recorded); without it, or while it is down, each replica keeps its own in memory.
         score_cache_ttl_s: how long scores are cached for identical requests; 0 is off.
         otlp_endpoint: OTLP/HTTP collector for traces; needs the extra `otel`.
-        drain_delay_s: time after SIGTERM during which requests are still accepted while /readyz
-            already fails.
+        drain_delay_s: time after SIGTERM during which requests are still accepted while /readyz already fails.
         shutdown_timeout_s: how long shutdown waits for requests in flight.
-        log_level: level of the JSON lines on stderr; they never hold prompts, and messages of
-            exceptions only at DEBUG.
+        log_level: level of the JSON lines on stderr; they never hold prompts, and messages of exceptions only at DEBUG.
     """
 
     host: str = "127.0.0.1"
@@ -346,8 +335,8 @@ class Settings(LearningSettings):
         greatest = max((rule.greatest for rule in self.outcome_rules), default=0.0)
         if greatest > self.max_reward:
             raise ValueError(
-                f"outcome_rules has an outcome of {greatest:g}, and max_reward is "
-                f"{self.max_reward:g}; lower the one or raise the other"
+                f"outcome_rules has an outcome of {greatest:g}, and max_reward is {self.max_reward:g}; lower the one "
+                "or raise the other"
             )
         return self
 
@@ -357,14 +346,14 @@ class Settings(LearningSettings):
             return self
         if self.admin:
             raise ValueError(
-                f"admin is on and host is {self.host!r}; without API keys the admin routes may "
-                "only be served on loopback: set keys_file, bind to 127.0.0.1 or turn admin off"
+                f"admin is on and host is {self.host!r}; without API keys the admin routes may only be served on "
+                "loopback: set keys_file, bind to 127.0.0.1 or turn admin off"
             )
         if not self.insecure:
             raise ValueError(
-                f"host is {self.host!r}, which other machines can reach, and there are no API "
-                "keys; create one with `qguide keys create NAME --file keys.json` and set "
-                "QGUIDE_KEYS_FILE=keys.json, bind to 127.0.0.1, or pass --insecure"
+                f"host is {self.host!r}, which other machines can reach, and there are no API keys; create one with "
+                "`qguide keys create NAME --file keys.json` and set QGUIDE_KEYS_FILE=keys.json, bind to 127.0.0.1, or "
+                "pass --insecure"
             )
         return self
 
@@ -378,8 +367,8 @@ class Settings(LearningSettings):
                 )
             if (dialect := self.upstreams[name].dialect) in ("messages", "gemini"):
                 raise ValueError(
-                    f"pass_through sends {kind} to {name!r}, whose dialect is {dialect!r} and has "
-                    "no such routes; name an upstream of 'chat' or 'responses'"
+                    f"pass_through sends {kind} to {name!r}, whose dialect is {dialect!r} and has no such routes; name "
+                    "an upstream of 'chat' or 'responses'"
                 )
         return self
 

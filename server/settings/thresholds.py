@@ -11,11 +11,11 @@ class ThresholdSettings(BaseModel, frozen=True, extra="forbid"):
     """Actions where the best Q of a step is below a threshold.
 
     Attributes:
-        below: actions are taken if the best Q of a step is below it. It is on the Q model's own
-            scale; `qguide report` shows which outcomes its values had.
-        actions: tried in this order until the best Q is not below: `refine` draws again from the
-            policy, which is told that the candidates so far were found poor; `escalate` draws
-            from another policy; `stop` answers with an error.
+        below: actions are taken if the best Q of a step is below it. It is on the Q model's own scale; `qguide report`
+            shows which outcomes its values had.
+        actions: tried in this order until the best Q is not below: `refine` draws again from the policy, which is told
+            that the candidates so far were found poor; `escalate` draws from another policy; `stop` answers with an
+            error.
         policy: the upstream that `escalate` draws from.
         num_candidates: number of candidates that each of `refine` and `escalate` draws.
     """

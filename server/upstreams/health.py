@@ -1,8 +1,7 @@
 """Health checks of the upstreams, for readiness, metrics and the log.
 
-Requests reveal the state of an upstream only while there are requests. So each upstream is
-regularly asked for its list of models, which costs nothing. It is marked down after two
-consecutive failures, because a single one may be chance.
+Requests reveal the state of an upstream only while there are requests. So each upstream is regularly asked for its list
+of models, which costs nothing. It is marked down after two consecutive failures, because a single one may be chance.
 """
 
 import asyncio

@@ -62,10 +62,10 @@ class ManagedProcess:
     """A child process in its own session, which does not outlive this process.
 
     Args:
-        command: command line, run by a guard that kills it when this process is gone. A piped
-            process has no guard and must exit at the end of its input.
-        output: file for its output, or a function that is called with each line on a separate
-            thread. For a piped process this is only stderr.
+        command: command line, run by a guard that kills it when this process is gone. A piped process has no guard and
+            must exit at the end of its input.
+        output: file for its output, or a function that is called with each line on a separate thread. For a piped
+            process this is only stderr.
     """
 
     def __init__(

@@ -2,8 +2,8 @@
 
     python process_guard.py COMMAND …    in its own session, with a pipe as stdin
 
-Nothing is ever written to the pipe. It closes when the parent ends for any reason: a parent that is
-killed cannot clean up, and without this its children would keep their memory and their GPUs.
+Nothing is ever written to the pipe. It closes when the parent ends for any reason: a parent that is killed cannot clean
+up, and without this its children would keep their memory and their GPUs.
 """
 
 import os

