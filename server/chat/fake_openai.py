@@ -42,27 +42,22 @@ class FakeUpstream:
     Proposals that the prompt says were judged poor count as choices already given.
 
     A judge's question (`qguide.qnet.judging`) is answered by the rule of `qguide.server.chat.fake_replies`.
-
-    Attributes:
-        calls: function names and arguments, the script where the request has tools; without it the tools are called in
-            turn with arguments made from their schemas.
-        faults_left: number of faults left to inject; None is unlimited.
-        together: number of first requests that are answered only once all of them have arrived.
-        asked: bodies of the requests so far, oldest first, but for how they are to be sent.
-        keys: their Authorization, x-api-key or x-goog-api-key headers.
     """
 
     replies: Sequence[str] = DEFAULT_REPLIES
+    # function names and arguments, the script where the request has tools; without it the tools are called in turn with
+    # arguments made from their schemas
     calls: Sequence[tuple[str, Json]] = ()
     fault: Fault = ""
     faults_after: int = 0
-    faults_left: int | None = None
+    faults_left: int | None = None  # number of faults left to inject; None is unlimited
     delay_s: float = 0.0
     delays_s: Sequence[float] = ()
-    together: int = 0
+    together: int = 0  # number of first requests that are answered only once all of them have arrived
+    # bodies of the requests so far, oldest first, but for how they are to be sent
     asked: list[Json] = field(default_factory=list)
     streamed: int = 0
-    keys: list[str | None] = field(default_factory=list)
+    keys: list[str | None] = field(default_factory=list)  # their Authorization, x-api-key or x-goog-api-key headers
     sessions: list[str | None] = field(default_factory=list)
     betas: list[str | None] = field(default_factory=list)
     traces: list[str | None] = field(default_factory=list)

@@ -197,14 +197,10 @@ def _argument(name: str, schema: Json, k: int) -> Any:
 
 @dataclass(frozen=True, slots=True)
 class JudgeReply:
-    """The answer to a judge's question.
-
-    Attributes:
-        probabilities: of the digits that a score lies between; empty for the others.
-    """
+    """The answer to a judge's question."""
 
     text: str
-    probabilities: Mapping[str, float]
+    probabilities: Mapping[str, float]  # of the digits that a score lies between; empty for the others
 
     def choice(self, index: int, *, with_logprobs: bool) -> Json:
         """The answer as a choice of a completion."""

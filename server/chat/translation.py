@@ -51,19 +51,13 @@ _NEUTRAL: Final[Mapping[str, tuple[object, ...]]] = {
 
 @dataclass(frozen=True, slots=True)
 class Translated:
-    """A request of another dialect as a chat completion, and what its answer depends on.
-
-    Attributes:
-        thinks: the caller wants the upstream's thoughts.
-        stop_sequences: texts that end a candidate, where the answer says which did.
-        toolsets: names of the toolsets whose tools may be called.
-    """
+    """A request of another dialect as a chat completion, and what its answer depends on."""
 
     chat: ChatCompletionRequest
-    thinks: bool
+    thinks: bool  # the caller wants the upstream's thoughts
     warnings: tuple[str, ...]
-    stop_sequences: Sequence[str] = ()
-    toolsets: tuple[str, ...] = ()
+    stop_sequences: Sequence[str] = ()  # texts that end a candidate, where the answer says which did
+    toolsets: tuple[str, ...] = ()  # names of the toolsets whose tools may be called
 
 
 def read_request(

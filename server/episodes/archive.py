@@ -67,18 +67,13 @@ class RecordedEpisode(Body, frozen=False):
 
 @dataclass(slots=True)
 class _Recorded:
-    """A recorded episode in the index.
-
-    Attributes:
-        actions: those that were taken, with their depths.
-        searched: beginning of its texts in lower case: title, actions, first observation.
-    """
+    """A recorded episode in the index."""
 
     told: RecordedEpisode
-    actions: list[tuple[int, str]] = field(default_factory=list)
+    actions: list[tuple[int, str]] = field(default_factory=list)  # those that were taken, with their depths
     offers: list[Span] = field(default_factory=list)
     tree: Span | None = None
-    searched: str = ""
+    searched: str = ""  # beginning of its texts in lower case: title, actions, first observation
 
 
 @dataclass(frozen=True, slots=True)

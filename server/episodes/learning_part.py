@@ -8,46 +8,33 @@ from qguide.qnet.trial_statistics import ALPHA
 
 
 class LearningArm(BaseModel, frozen=True, extra="forbid"):
-    """Part of an episode in learning (`qguide.server.learning`).
+    """Part of an episode in learning (`qguide.server.learning`)."""
 
-    Attributes:
-        trial: number of the trial; 0 before the first.
-        share: probability with which it does, among the episodes that no challenger guides.
-        prompt: hash of its system prompt and tools.
-        task: hash of what it begins with beside those.
-        guess: of its outcome, by the episodes before of the same task; None: tasks do not differ.
-        challenge: number of the challenge in which it was begun; 0: none.
-        challenger: the version that is tried against the present one guides it.
-        group: whose episodes learn together; "" on a server without keys.
-        alpha: probability that a Q model that does not help ever guides.
-    """
-
-    trial: int
+    trial: int  # number of the trial; 0 before the first
     guided: bool
-    share: float
-    prompt: str = ""
-    task: str = Field(default="", exclude_if=lambda task: not task)
+    share: float  # probability with which it does, among the episodes that no challenger guides
+    prompt: str = ""  # hash of its system prompt and tools
+    task: str = Field(default="", exclude_if=lambda task: not task)  # hash of what it begins with beside those
+    # of its outcome, by the episodes before of the same task; None: tasks do not differ
     guess: float | None = Field(default=None, exclude_if=lambda guess: guess is None)
+    # number of the challenge in which it was begun; 0: none
     challenge: int = Field(default=0, exclude_if=lambda number: not number)
+    # the version that is tried against the present one guides it
     challenger: bool = Field(default=False, exclude_if=lambda newer: not newer)
+    # whose episodes learn together; "" on a server without keys
     group: str = Field(default="", exclude_if=lambda name: not name)
+    # probability that a Q model that does not help ever guides
     alpha: float = Field(default=ALPHA, exclude_if=lambda alpha: alpha == ALPHA)
 
 
 class Shadowed(BaseModel, frozen=True, extra="forbid"):
-    """The choice that a version in the shadow would have made at one step.
-
-    Attributes:
-        chosen: text of its candidate; that of the step where the state is outside.
-        room: the candidates differed.
-        disagreed: it would have chosen otherwise.
-    """
+    """The choice that a version in the shadow would have made at one step."""
 
     version: int
-    chosen: str
-    room: bool
+    chosen: str  # text of its candidate; that of the step where the state is outside
+    room: bool  # the candidates differed
     outside: bool
-    disagreed: bool
+    disagreed: bool  # it would have chosen otherwise
 
 
 class ShadowTally(BaseModel, frozen=True, extra="forbid"):

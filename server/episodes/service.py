@@ -43,14 +43,10 @@ Heard = Callable[[str, ServedEpisode], None]
 
 @dataclass(frozen=True, slots=True)
 class Closed:
-    """A closed episode.
-
-    Attributes:
-        not_recorded: why it was not recorded, or "".
-    """
+    """A closed episode."""
 
     episode: ServedEpisode
-    not_recorded: str
+    not_recorded: str  # why it was not recorded, or ""
 
 
 class Episodes:

@@ -29,57 +29,40 @@ class _State(BaseModel, frozen=True, extra="forbid"):
 
 
 class Offer(_State):
-    """The candidates that an agent was offered at one state.
+    """The candidates that an agent was offered at one state."""
 
-    Attributes:
-        at: number of messages in the history before the action.
-        q_values: text of each candidate -> its Q; None if it was not scored.
-        q_model: `name@version` of the Q model that guides this episode.
-        policy: the policy that drew the candidates; "" if the agent sent its own.
-        drawn_by: the policy that drew the chosen one, where several drew; else "".
-        calling: text of each candidate that calls tools -> the candidate as a message; empty if episodes are not
-            recorded.
-        greedy: text of the policy's greedy reply; "" if that is unknown.
-        asked: the Q model, alias or split that the request named; "" for the default.
-        tau: temperature of Q in the posterior that chose; None without one.
-        ranked: the Q-values are places among this step's candidates, and mean nothing elsewhere.
-        window: what the Q model read in place of a history that is too long for it; None if it read the whole.
-        threshold: the Q below which actions are taken; None where none is set.
-        out_of_domain: the state was outside the Q model's domain; None if that was not asked.
-        shadow: `name@version` of the Q model's shadow; "" for none, None in a state of before.
-        propensity: probability of this choice among these candidates, given whether the step explored; None without
-            learning.
-        earned: the episode's outcome if it had ended before this step; None if the agent does not say it.
-    """
-
-    at: int
-    q_values: Mapping[str, FiniteFloat | None]
+    at: int  # number of messages in the history before the action
+    q_values: Mapping[str, FiniteFloat | None]  # text of each candidate -> its Q; None if it was not scored
     chosen: str
-    q_model: str
-    policy: str = ""
-    drawn_by: str = ""
+    q_model: str  # `name@version` of the Q model that guides this episode
+    policy: str = ""  # the policy that drew the candidates; "" if the agent sent its own
+    drawn_by: str = ""  # the policy that drew the chosen one, where several drew; else ""
     prompt_tokens: int = 0
     completion_tokens: int = 0
     cost: FiniteFloat | None = None
+    # text of each candidate that calls tools -> the candidate as a message; empty if episodes are not recorded
     calling: Mapping[str, Message] = {}
     counts: Mapping[str, int] = {}
     verdicts: Mapping[str, Verdict] = {}
-    greedy: str = ""
-    asked: str = ""
+    greedy: str = ""  # text of the policy's greedy reply; "" if that is unknown
+    asked: str = ""  # the Q model, alias or split that the request named; "" for the default
     reason: str = ""
-    tau: FiniteFloat | None = None
+    tau: FiniteFloat | None = None  # temperature of Q in the posterior that chose; None without one
     duration_ms: float = 0.0
     judge: bool = False
-    ranked: bool = False
+    ranked: bool = False  # the Q-values are places among this step's candidates, and mean nothing elsewhere
+    # what the Q model read in place of a history that is too long for it; None if it read the whole
     window: HistoryWindow | None = None
 
-    threshold: FiniteFloat | None = None
+    threshold: FiniteFloat | None = None  # the Q below which actions are taken; None where none is set
     actions: tuple[ThresholdActionRow, ...] = ()
-    out_of_domain: bool | None = None
-    shadow: str | None = None
+    out_of_domain: bool | None = None  # the state was outside the Q model's domain; None if that was not asked
+    shadow: str | None = None  # `name@version` of the Q model's shadow; "" for none, None in a state of before
     arm: LearningArm | None = None
+    # probability of this choice among these candidates, given whether the step explored; None without learning
     propensity: FiniteFloat | None = None
     shadowed: Shadowed | None = None
+    # the episode's outcome if it had ended before this step; None if the agent does not say it
     earned: FiniteFloat | None = None
 
     @property
@@ -89,12 +72,9 @@ class Offer(_State):
 
 
 class StepRecord(_State):
-    """Addition of a step to the record of its episode.
+    """Addition of a step to the record of its episode."""
 
-    Attributes:
-        messages: those that its history has and the previous step's has not; none for another offer at the same state.
-    """
-
+    # those that its history has and the previous step's has not; none for another offer at the same state
     messages: tuple[Message, ...] = ()
     offer: Offer
 
@@ -108,18 +88,13 @@ class ScoredState(_State):
 
 
 class Outcome(_State):
-    """Outcome of an episode.
-
-    Attributes:
-        terminated: True if the environment ended it, False if a step limit truncated it.
-        by: who said so: the agent's own request for it, a header of a step, or a rule of the operator.
-        action: the agent's last action; None if it was the chosen candidate.
-    """
+    """Outcome of an episode."""
 
     reward: FiniteFloat
-    terminated: bool = True
+    terminated: bool = True  # True if the environment ended it, False if a step limit truncated it
+    # who said so: the agent's own request for it, a header of a step, or a rule of the operator
     by: Literal["agent", "header", "rule"] = "agent"
-    action: str | None = None
+    action: str | None = None  # the agent's last action; None if it was the chosen candidate
     observation: str = ""
 
 
@@ -132,40 +107,30 @@ class EpisodeLimits:
 
 
 class ServedEpisode(_State):
-    """State of an episode.
-
-    Attributes:
-        uid: the id under which it is recorded, made up at its first step. Not the caller's, which may say more than the
-            caller wants to be written, and may come again.
-        steps: number of distinct states that were guided.
-        records: number of step records; 0 if episodes are not recorded.
-        chain: hash of them all, in order; "" for none.
-        messages: number of messages in the history at the last record.
-        seen: hash of those messages.
-        broken: why it can no longer be recorded, or "".
-        policies: number of steps whose action each policy drew, where several drew.
-    """
+    """State of an episode."""
 
     id: str
+    # the id under which it is recorded, made up at its first step. Not the caller's, which may say more than the caller
+    # wants to be written, and may come again.
     uid: str = Field(default_factory=lambda: secrets.token_hex(8))
-    steps: int = 0
+    steps: int = 0  # number of distinct states that were guided
     outside: int = 0
     prompt_tokens: int = 0
     completion_tokens: int = 0
     cost: float | None = None
     last: ScoredState | None = None
     before: ScoredState | None = None
-    records: int = 0
+    records: int = 0  # number of step records; 0 if episodes are not recorded
     record_bytes: int = 0
-    chain: str = ""
-    messages: int = 0
-    seen: str = _NO_MESSAGES
-    broken: str = ""
+    chain: str = ""  # hash of them all, in order; "" for none
+    messages: int = 0  # number of messages in the history at the last record
+    seen: str = _NO_MESSAGES  # hash of those messages
+    broken: str = ""  # why it can no longer be recorded, or ""
     outcome: Outcome | None = None
     recorded: bool = False
     arm: LearningArm | None = None
     shadow: ShadowTally | None = None
-    policies: Mapping[str, int] = {}
+    policies: Mapping[str, int] = {}  # number of steps whose action each policy drew, where several drew
 
     def previous_q(self, history: History, *, q_model: str) -> float | None:
         """Q of the action that led to this state; None if this Q model has not scored it.
@@ -281,14 +246,11 @@ class ServedEpisode(_State):
 
 @dataclass(frozen=True, slots=True)
 class EpisodeChange:
-    """The new state of an episode.
-
-    Attributes:
-        record: JSON of a `StepRecord` to append to its records; None appends nothing. A state without records drops
-            those that there were.
-    """
+    """The new state of an episode."""
 
     episode: ServedEpisode
+    # JSON of a `StepRecord` to append to its records; None appends nothing. A state without records drops those that
+    # there were.
     record: bytes | None = None
 
 

@@ -11,15 +11,10 @@ from qguide.server.episodes.state import Offer, StepRecord
 
 @dataclass(frozen=True, slots=True)
 class Transcript:
-    """The texts of an episode.
+    """The texts of an episode."""
 
-    Attributes:
-        messages: the history at the last step.
-        offers: one for each state.
-    """
-
-    messages: History = ()
-    offers: tuple[Offer, ...] = ()
+    messages: History = ()  # the history at the last step
+    offers: tuple[Offer, ...] = ()  # one for each state
 
     @property
     def steps(self) -> list[tuple[int, Offer]]:

@@ -19,14 +19,10 @@ _SHOWN_CHARACTERS: Final = 40
 
 @dataclass(frozen=True, slots=True)
 class ReadableView:
-    """A history in which a Q model can read what precedes the candidates.
-
-    Attributes:
-        prefill: beginning of the assistant's turn that the candidates go on with; "" if none.
-    """
+    """A history in which a Q model can read what precedes the candidates."""
 
     history: History
-    prefill: str
+    prefill: str  # beginning of the assistant's turn that the candidates go on with; "" if none
     warnings: tuple[str, ...]
 
     def candidate(self, message: Message) -> Message:

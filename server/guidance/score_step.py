@@ -36,20 +36,15 @@ from qguide.server.settings.settings import Settings
 
 @dataclass(frozen=True, slots=True)
 class Scored:
-    """The scored candidates of one history, repeated ones included, and the choice among them.
-
-    Attributes:
-        prior: share of each candidate's effect; None if its draws are unknown.
-        out_of_domain: that is the reason; None where neither a domain was asked nor a window read.
-    """
+    """The scored candidates of one history, repeated ones included, and the choice among them."""
 
     result: ScoreResult
     selection: Selection
     score_ms: float
-    prior: tuple[float, ...] | None
+    prior: tuple[float, ...] | None  # share of each candidate's effect; None if its draws are unknown
     tau: float | None
     unguided_reason: str | None
-    out_of_domain: bool | None
+    out_of_domain: bool | None  # that is the reason; None where neither a domain was asked nor a window read
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -216,15 +216,10 @@ def threshold_of(settings: ThresholdSettings | None) -> Threshold | None:
 
 @dataclass(frozen=True, slots=True)
 class Choices:
-    """Choices of an endpoint's callers for a history that is too long, as its errors name them.
+    """Choices of an endpoint's callers for a history that is too long, as its errors name them."""
 
-    Attributes:
-        long_history: where a window or another answer can be had.
-        fallback: where no window fits.
-    """
-
-    long_history: str = ""
-    fallback: str = ""
+    long_history: str = ""  # where a window or another answer can be had
+    fallback: str = ""  # where no window fits
 
 
 STEP: Final = Choices(

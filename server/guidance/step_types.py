@@ -32,22 +32,16 @@ _Draws = list[tuple[TokenUsage, Prices | None]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RequestService:
-    """Fields that the services of one request share.
-
-    Attributes:
-        session_id: the episode of steps whose options name none; from the URL or `X-Session-ID`.
-        outcome: ends the episode after the step; from `X-QGuide-Outcome`.
-        earned: by the episode before the step; from `X-QGuide-Earned`, before what options say.
-    """
+    """Fields that the services of one request share."""
 
     settings: Settings
     models: Models
     episodes: Episodes
     metrics: Metrics
     deadline: Deadline
-    session_id: str | None = None
-    outcome: float | None = None
-    earned: float | None = None
+    session_id: str | None = None  # the episode of steps whose options name none; from the URL or `X-Session-ID`
+    outcome: float | None = None  # ends the episode after the step; from `X-QGuide-Outcome`
+    earned: float | None = None  # by the episode before the step; from `X-QGuide-Earned`, before what options say
     learning: Learning | None = None
 
     def history(self, messages: Sequence[ChatMessage]) -> History:
@@ -72,14 +66,7 @@ class RequestService:
 
 @dataclass(frozen=True, slots=True)
 class GuidedStepRequest:
-    """A validated request for an action.
-
-    Attributes:
-        unreadable: why Q models cannot read this history as it is (the policy can); None if they can.
-        view: what Q models can read of such a history; None if they can read nothing of it.
-        agent_session: the session that the body names (`prompt_cache_key`), "" for none; once the step is in an
-            episode, the session that named it.
-    """
+    """A validated request for an action."""
 
     policy: ServedPolicy
     history: History
@@ -87,9 +74,12 @@ class GuidedStepRequest:
     num_candidates: int
     options: StepOptions
     n: int = 1
+    # why Q models cannot read this history as it is (the policy can); None if they can
     unreadable: MalformedHistoryError | None = None
-    view: ReadableView | None = None
+    view: ReadableView | None = None  # what Q models can read of such a history; None if they can read nothing of it
     warnings: tuple[str, ...] = ()
+    # the session that the body names (`prompt_cache_key`), "" for none; once the step is in an episode, the session
+    # that named it
     agent_session: str = ""
 
     @property
@@ -202,15 +192,11 @@ def require_not_stopped(decision: Decision, q_model: ServedQModel) -> None:
 
 @dataclass(frozen=True, slots=True)
 class StepPrices:
-    """The operator's prices of a step's upstreams; None where there are none.
+    """The operator's prices of a step's upstreams; None where there are none."""
 
-    Attributes:
-        own: of the policy's; the highest of several policies' that draw.
-        members: of several policies that draw, by name; None without prices.
-    """
-
-    own: Prices | None = None
+    own: Prices | None = None  # of the policy's; the highest of several policies' that draw
     escalated: Prices | None = None
+    # of several policies that draw, by name; None without prices
     members: Mapping[str, Prices | None] = field(default_factory=dict)
     judge: Prices | None = None
 

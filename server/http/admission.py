@@ -70,17 +70,13 @@ _OPEN: Final = HEALTH | {"/playground/abilities"}
 
 @dataclass(frozen=True, slots=True)
 class Caller:
-    """A caller and its limits, where 0 is no limit.
-
-    Attributes:
-        cache_salt: see `qguide.qnet.work.Tenant`; "" shares every cache, on a server without keys.
-    """
+    """A caller and its limits, where 0 is no limit."""
 
     name: str
     admin: bool
     requests_per_minute: int
     tokens_per_day: int
-    cache_salt: str = ""
+    cache_salt: str = ""  # see `qguide.qnet.work.Tenant`; "" shares every cache, on a server without keys
 
 
 def caller_of(key: Key | None, settings: Settings) -> Caller:

@@ -30,15 +30,10 @@ _LONGEST_REST_S: Final = 0.1  # limit of the pause, for when the machine itself 
 
 
 class Connection(Protocol):
-    """A connection as the table sees it.
+    """A connection as the table sees it."""
 
-    Attributes:
-        address: the client address it is counted under.
-        waiting_since: loop time since which the server has been waiting for the client.
-    """
-
-    address: str
-    waiting_since: float
+    address: str  # the client address it is counted under
+    waiting_since: float  # loop time since which the server has been waiting for the client
 
     @property
     def is_expendable(self) -> bool:

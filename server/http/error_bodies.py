@@ -30,11 +30,7 @@ _OPENAI_TOO_LONG: Final = (
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """An error, whatever the format in which it is told.
-
-    Attributes:
-        upstream_code, upstream_type: the upstream's own; "" where it gave none.
-    """
+    """An error, whatever the format in which it is told."""
 
     status: int
     code: str
@@ -42,6 +38,7 @@ class Failure:
     request_id: str = ""
     param: str | None = None
     figures: Mapping[str, object] | None = None
+    # upstream_code, upstream_type: the upstream's own; "" where it gave none
     upstream_code: str = ""
     upstream_type: str = ""
 

@@ -30,21 +30,14 @@ _log = structlog.get_logger(__name__)
 
 
 class Key(BaseModel, frozen=True, extra="forbid"):
-    """One API key.
+    """One API key."""
 
-    Attributes:
-        name: the name in logs and metrics; never the key itself.
-        admin: may also load, unload and rename Q models.
-        requests_per_minute: None takes the server's setting; 0 is no limit.
-        cache_group: keys of one group share cached prefixes, scores and paraphrases; None keeps this key's cached
-            entries to itself.
-    """
-
-    name: str = Field(pattern=NAME_PATTERN)
+    name: str = Field(pattern=NAME_PATTERN)  # the name in logs and metrics; never the key itself
     sha256: str = Field(pattern=r"^[0-9a-f]{64}$")
-    admin: bool = False
-    requests_per_minute: int | None = Field(default=None, ge=0)
+    admin: bool = False  # may also load, unload and rename Q models
+    requests_per_minute: int | None = Field(default=None, ge=0)  # None takes the server's setting; 0 is no limit
     tokens_per_day: int | None = Field(default=None, ge=0)
+    # keys of one group share cached prefixes, scores and paraphrases; None keeps this key's cached entries to itself
     cache_group: str | None = Field(default=None, pattern=NAME_PATTERN)
     created: datetime
 

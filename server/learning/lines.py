@@ -29,27 +29,21 @@ Cost = Annotated[FiniteFloat, Field(ge=0)]
 
 
 class EpisodeLine(Row):
-    """An episode with an outcome.
-
-    Attributes:
-        episode: id under which it is recorded; an episode is counted once.
-        outcome: its reward, cut to 0 and 1.
-        arm: how it was played; None if the caller chose a Q model.
-        outside: share of its steps that were outside the domain of what guided it.
-        policies: number of its steps whose action each policy drew, where several drew.
-    """
+    """An episode with an outcome."""
 
     kind: Literal["episode"] = "episode"
-    episode: str = ""
-    outcome: Annotated[FiniteFloat, Field(ge=0, le=1)]
-    arm: LearningArm | None
+    episode: str = ""  # id under which it is recorded; an episode is counted once
+    outcome: Annotated[FiniteFloat, Field(ge=0, le=1)]  # its reward, cut to 0 and 1
+    arm: LearningArm | None  # how it was played; None if the caller chose a Q model
     cut: bool = Field(default=False, exclude_if=lambda cut: not cut)
     recorded: bool = True
     prompt_tokens: NonNegativeInt = 0
     completion_tokens: NonNegativeInt = 0
     cost: Cost | None = Field(default=None, exclude_if=lambda cost: cost is None)
+    # share of its steps that were outside the domain of what guided it
     outside: Annotated[FiniteFloat, Field(ge=0, le=1)] = 0.0
     shadow: ShadowTally | None = Field(default=None, exclude_if=lambda tally: tally is None)
+    # number of its steps whose action each policy drew, where several drew
     policies: Mapping[str, NonNegativeInt] = Field(default={}, exclude_if=lambda steps: not steps)
 
 
@@ -62,44 +56,31 @@ class SilentLine(Row):
 
 
 class FitLine(Row):
-    """A fit that has ended.
-
-    Attributes:
-        episodes: ends of episodes when it began.
-        licensed: it may be tried, see `fitting.may_be_tried`; that asks for less than a licence.
-    """
+    """A fit that has ended."""
 
     kind: Literal["fit"] = "fit"
     version: Annotated[int, Field(ge=1)]
-    episodes: NonNegativeInt
-    licensed: bool
+    episodes: NonNegativeInt  # ends of episodes when it began
+    licensed: bool  # it may be tried, see `fitting.may_be_tried`; that asks for less than a licence
     reason: str
     failed: bool = False
     missing: str = Field(default="", exclude_if=lambda missing: not missing)
 
 
 class PhaseLine(Row):
-    """A change, and the state after it.
-
-    Attributes:
-        trial: number of the trial that begins, or that has ended.
-        since: ends of episodes before the first one that is still learned from.
-        challenger: the version that is tried against the one that guides; None: none.
-        refused: versions up to this one are not tried.
-        at: Unix time in seconds.
-    """
+    """A change, and the state after it."""
 
     kind: Literal["phase"] = "phase"
     event: Event
     phase: Phase
-    trial: NonNegativeInt
-    since: NonNegativeInt
+    trial: NonNegativeInt  # number of the trial that begins, or that has ended
+    since: NonNegativeInt  # ends of episodes before the first one that is still learned from
     version: int | None = None
     challenge: NonNegativeInt = 0
-    challenger: int | None = None
-    refused: NonNegativeInt = 0
+    challenger: int | None = None  # the version that is tried against the one that guides; None: none
+    refused: NonNegativeInt = 0  # versions up to this one are not tried
     reason: str
-    at: FiniteFloat = 0.0
+    at: FiniteFloat = 0.0  # Unix time in seconds
 
 
 class ModeLine(Row):

@@ -20,48 +20,28 @@ KEYLESS: Final = "_"
 
 
 class Opening(NamedTuple):
-    """Hashes of what an episode begins with.
+    """Hashes of what an episode begins with."""
 
-    Attributes:
-        prompt: hash of its system prompt and tools.
-        task: hash of its other messages before the first action.
-    """
-
-    prompt: str
-    task: str
+    prompt: str  # hash of its system prompt and tools
+    task: str  # hash of its other messages before the first action
 
 
 @dataclass(frozen=True, slots=True)
 class LearningStep:
-    """Part of a step in learning.
-
-    Attributes:
-        q_model: the learned version that guides it; None: it is played as without learning.
-        explore: seed of a random choice where no Q model chooses; None: nothing is random.
-        shadow: a newer version whose choice is recorded, and not taken; None: none.
-        group: whose learning has the candidates drawn; "" if it has not.
-        spent: the budget in words, once nothing of it is left; one candidate is drawn then.
-    """
+    """Part of a step in learning."""
 
     arm: LearningArm | None = None
-    q_model: ServedQModel | None = None
-    explore: int | None = None
-    shadow: ServedQModel | None = None
+    q_model: ServedQModel | None = None  # the learned version that guides it; None: it is played as without learning
+    explore: int | None = None  # seed of a random choice where no Q model chooses; None: nothing is random
+    shadow: ServedQModel | None = None  # a newer version whose choice is recorded, and not taken; None: none
     shadow_version: int = 0
-    group: str = ""
-    spent: str = ""
+    group: str = ""  # whose learning has the candidates drawn; "" if it has not
+    spent: str = ""  # the budget in words, once nothing of it is left; one candidate is drawn then
 
 
 @dataclass(slots=True)
 class LiveGroup:
-    """A group, and what the steps of its episodes read.
-
-    Attributes:
-        noted, noting, pending: spent on candidates: in the budget's period, as the ledger has it; what is being written
-            there; and since then.
-        loads_again_s: versions that could not be loaded, and the time of the loop before which that is not tried again.
-        fits_again_s: time of the loop before which no fit begins, after one could not be noted.
-    """
+    """A group, and what the steps of its episodes read."""
 
     group: Group
     phase: Phase = "collecting"
@@ -74,12 +54,15 @@ class LiveGroup:
     version: int | None = None
     challenger: int | None = None
     candidate: int | None = None
+    # noted, noting, pending: spent on candidates: in the budget's period, as the ledger has it; what is being written
+    # there; and since then
     noted: Spent = field(default_factory=Spent)
     noting: Spent = field(default_factory=Spent)
     pending: Spent = field(default_factory=Spent)
+    # versions that could not be loaded, and the time of the loop before which that is not tried again
     loads_again_s: dict[int, float] = field(default_factory=dict)
     outdated: dict[int, str] = field(default_factory=dict)
-    fits_again_s: float = 0.0
+    fits_again_s: float = 0.0  # time of the loop before which no fit begins, after one could not be noted
     policies: Mapping[str, PolicyRecord] = field(default_factory=dict)
     nameless: int = 0
     fitting: asyncio.Task[None] | None = None

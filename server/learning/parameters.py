@@ -36,22 +36,17 @@ class LearningBudget:
 
 @dataclass(frozen=True, slots=True)
 class Rules:
-    """Numbers by which learning decides.
-
-    Attributes:
-        most_in_trial: episodes after which a trial ends without a result, unless as many more are expected to show a
-            gain; with those of newer versions that follow it, it ends after twice as many.
-        most_in_challenge: guided episodes after which the better mean of two versions decides.
-        patience: least mean number of guided episodes to a rollback where nothing is worse.
-    """
+    """Numbers by which learning decides."""
 
     every: int = 25
     exploration: float = 0.1
     control: float = 0.1
     alpha: float = ALPHA
+    # episodes after which a trial ends without a result, unless as many more are expected to show a gain; with those of
+    # newer versions that follow it, it ends after twice as many
     most_in_trial: int = 300
-    most_in_challenge: int = 100
-    patience: float = 100.0
+    most_in_challenge: int = 100  # guided episodes after which the better mean of two versions decides
+    patience: float = 100.0  # least mean number of guided episodes to a rollback where nothing is worse
     budget: LearningBudget = field(default_factory=LearningBudget)
 
     @classmethod

@@ -36,46 +36,35 @@ MOST_KNOWN: Final = 20_000
 
 @dataclass(slots=True)
 class Progress:
-    """State of learning after the lines so far; its fields are all of it.
-
-    Attributes:
-        phase: `collecting` guides nothing, `trial` half of the episodes, `guiding` most.
-        note: of the latest change of another kind since then; "" without one.
-        latest: the latest trial, and the guidance after it.
-        episodes: ends of episodes, all of them.
-        cut: those of them whose rewards lay outside 0 to 1.
-        licensed: the latest fit that may be tried since the phase `collecting` began.
-        unguided: episodes of the agent's own choices.
-        known: ids of the newest episodes, with the number of those that were not recorded.
-        recorded: (number, id) of the newest that can be learned from.
-        tasks: outcomes by task of the episodes since learning began.
-    """
+    """State of learning after the lines so far; its fields are all of it."""
 
     rules: Rules
-    phase: Phase = "collecting"
+    phase: Phase = "collecting"  # `collecting` guides nothing, `trial` half of the episodes, `guiding` most
     since: int = 0
     reason: str = ""
     at: float = 0.0
-    note: str = ""
+    note: str = ""  # of the latest change of another kind since then; "" without one
     version: int | None = None
+    # the latest trial, and the guidance after it
     latest: Trial = field(default_factory=lambda: Trial.begun(0, Rules(), Drift()))
     challenge: Challenge | None = None
     challenges: int = 0
-    episodes: Tally = field(default_factory=Tally)
-    cut: int = 0
+    episodes: Tally = field(default_factory=Tally)  # ends of episodes, all of them
+    cut: int = 0  # those of them whose rewards lay outside 0 to 1
     mode: Mode = "auto"
     fit: FitLine | None = None
-    licensed: FitLine | None = None
+    licensed: FitLine | None = None  # the latest fit that may be tried since the phase `collecting` began
     shadow: ShadowTally | None = None
     refused: int = 0
-    unguided: Tally = field(default_factory=Tally)
+    unguided: Tally = field(default_factory=Tally)  # episodes of the agent's own choices
     silent: Silent = field(default_factory=Silent)
     spending: Spending = field(default_factory=Spending)
     curve: Curve = field(default_factory=Curve)
+    # ids of the newest episodes, with the number of those that were not recorded
     known: dict[str, int | None] = field(default_factory=dict)
-    recorded: list[tuple[int, str]] = field(default_factory=list)
+    recorded: list[tuple[int, str]] = field(default_factory=list)  # (number, id) of the newest that can be learned from
     prompts: deque[str] = field(default_factory=deque)
-    tasks: TaskMeans = field(default_factory=TaskMeans)
+    tasks: TaskMeans = field(default_factory=TaskMeans)  # outcomes by task of the episodes since learning began
     policies: dict[str, PolicyRecord] = field(default_factory=dict)
 
     def __post_init__(self) -> None:

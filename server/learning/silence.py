@@ -40,15 +40,11 @@ class OpenEpisodes:
 
 @dataclass(slots=True)
 class Silent:
-    """Episodes that ended as unknown, by their arm.
+    """Episodes that ended as unknown, by their arm."""
 
-    Attributes:
-        latest: those whose outcome may still come, with their arm.
-        older: number of the others by "trial guided".
-    """
-
+    # those whose outcome may still come, with their arm
     latest: dict[str, LearningArm | None] = field(default_factory=dict)
-    older: dict[str, int] = field(default_factory=dict)
+    older: dict[str, int] = field(default_factory=dict)  # number of the others by "trial guided"
 
     def add(self, line: SilentLine) -> None:
         """Count one, once."""

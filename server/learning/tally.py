@@ -14,17 +14,13 @@ NEWEST: Final = 200
 
 @dataclass(slots=True)
 class Tally:
-    """Number, outcomes, tokens and cost of episodes.
-
-    Attributes:
-        cost: of those that have one, whose number is `priced`.
-    """
+    """Number, outcomes, tokens and cost of episodes."""
 
     count: int = 0
     total: float = 0.0
     prompt_tokens: int = 0
     completion_tokens: int = 0
-    cost: float = 0.0
+    cost: float = 0.0  # of those that have one, whose number is `priced`
     priced: int = 0
     newest: deque[float] = field(default_factory=deque)
 
@@ -104,16 +100,11 @@ class EpisodeBlock:
 
 @dataclass(slots=True)
 class Curve:
-    """Blocks of episodes, and the latest changes.
+    """Blocks of episodes, and the latest changes."""
 
-    Attributes:
-        size: episodes of a block; it doubles when there are too many blocks.
-        changes: (episodes before it, change).
-    """
-
-    size: int = _BLOCK
+    size: int = _BLOCK  # episodes of a block; it doubles when there are too many blocks
     blocks: list[EpisodeBlock] = field(default_factory=list)
-    changes: list[tuple[int, PhaseLine]] = field(default_factory=list)
+    changes: list[tuple[int, PhaseLine]] = field(default_factory=list)  # (episodes before it, change)
 
     def add(self, number: int, line: EpisodeLine) -> None:
         """Count an episode that learning played."""
@@ -169,13 +160,9 @@ class Spent:
 
 @dataclass(slots=True)
 class Spending:
-    """Spending of a group's learning in the latest day, by the minute.
+    """Spending of a group's learning in the latest day, by the minute."""
 
-    Attributes:
-        minutes: Unix time in minutes -> what was spent in it.
-    """
-
-    minutes: dict[int, Spent] = field(default_factory=dict)
+    minutes: dict[int, Spent] = field(default_factory=dict)  # Unix time in minutes -> what was spent in it
 
     def add(self, line: SpentLine) -> None:
         """Count a line; replicas' clocks may differ a little."""

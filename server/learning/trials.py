@@ -19,27 +19,20 @@ _PATIENCE: Final = 200.0  # least mean number of episodes to a rollback where gu
 
 @dataclass(frozen=True, slots=True)
 class Drifted:
-    """A change.
+    """A change."""
 
-    Attributes:
-        since: number of the first episode after it.
-    """
-
-    since: int
+    since: int  # number of the first episode after it
     reason: str
 
 
 @dataclass(slots=True)
 class Drift:
-    """Watches the episodes of a trial and of the guidance after it.
+    """Watches the episodes of a trial and of the guidance after it."""
 
-    Attributes:
-        before: hashes of the prompts and tools of the episodes before, and their numbers.
-        outside: number and share of steps outside the domain, of the latest guided ones.
-    """
-
+    # hashes of the prompts and tools of the episodes before, and their numbers
     before: dict[str, int] = field(default_factory=dict)
     latest: list[tuple[int, str]] = field(default_factory=list)
+    # number and share of steps outside the domain, of the latest guided ones
     outside: list[tuple[int, float]] = field(default_factory=list)
 
     def add(self, number: int, line: EpisodeLine) -> None:
@@ -107,27 +100,21 @@ def shadow_text(tally: ShadowTally) -> str:
 
 @dataclass(slots=True)
 class Trial:
-    """Guided against unguided episodes, in a trial and in the guidance after it.
-
-    Attributes:
-        drop: watches the outcomes of the guided ones, anew for each version that guides.
-        harm: watches the difference while any version guides.
-        watched: (number, outcome) of those since the drop that may have begun.
-        forgotten: number of the watched ones that are not kept.
-        before: episodes of the trials of older versions that it follows at once.
-    """
+    """Guided against unguided episodes, in a trial and in the guidance after it."""
 
     number: int
     compared: DifferenceSequence
-    drop: DropDetector
+    drop: DropDetector  # watches the outcomes of the guided ones, anew for each version that guides
     drift: Drift
+    # watches the difference while any version guides
     harm: HarmDetector = field(default_factory=lambda: HarmDetector(_PATIENCE))
     guided: Tally = field(default_factory=Tally)
     control: Tally = field(default_factory=Tally)
     both: Tally = field(default_factory=Tally)
+    # (number, outcome) of those since the drop that may have begun
     watched: list[tuple[int, float]] = field(default_factory=list)
-    forgotten: int = 0
-    before: int = 0
+    forgotten: int = 0  # number of the watched ones that are not kept
+    before: int = 0  # episodes of the trials of older versions that it follows at once
 
     @property
     def episodes(self) -> int:

@@ -27,22 +27,15 @@ def to_history(messages: Sequence[ChatMessage], *, most: int, most_bytes: int) -
 
 @dataclass(frozen=True, slots=True)
 class TriedCandidates:
-    """The candidates of a request.
-
-    Attributes:
-        observations: the observation after each candidate; empty if they were not tried.
-        counts: how often each was drawn; empty if unknown.
-        logprobs: log-likelihood of each by its policy; empty if unknown.
-        tools: what they may call, in OpenAI's shape; empty if unknown.
-        greedy: index of the policy's greedy reply; None if unknown.
-    """
+    """The candidates of a request."""
 
     messages: tuple[Message, ...]
-    observations: tuple[History, ...] = ()
-    counts: tuple[int, ...] = ()
-    logprobs: tuple[float, ...] = ()
+    observations: tuple[History, ...] = ()  # the observation after each candidate; empty if they were not tried
+    counts: tuple[int, ...] = ()  # how often each was drawn; empty if unknown
+    logprobs: tuple[float, ...] = ()  # log-likelihood of each by its policy; empty if unknown
+    # what they may call, in OpenAI's shape; empty if unknown
     tools: tuple[Mapping[str, Any], ...] = field(default=(), hash=False)
-    greedy: int | None = None
+    greedy: int | None = None  # index of the policy's greedy reply; None if unknown
 
     @property
     def drawn(self) -> bool:

@@ -38,15 +38,11 @@ Shares = Mapping[str, float]
 
 @dataclass(frozen=True, slots=True)
 class AliasTable:
-    """The names that requests can use, and the versions they resolve to.
-
-    Attributes:
-        aliases: plain names and aliases -> their targets.
-        shadows: plain name -> the Q model that scores its requests a second time.
-    """
+    """The names that requests can use, and the versions they resolve to."""
 
     versions: tuple[str, ...] = ()
-    aliases: Mapping[str, Shares] = field(default_factory=dict)
+    aliases: Mapping[str, Shares] = field(default_factory=dict)  # plain names and aliases -> their targets
+    # plain name -> the Q model that scores its requests a second time
     shadows: Mapping[str, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -268,22 +264,16 @@ class QModels:
 
 @dataclass(frozen=True, slots=True)
 class Models:
-    """All models that a request can name, and the threads they run on.
-
-    Attributes:
-        upstreams: all upstreams, including the default policy if it is one.
-        started_at: Unix time in seconds.
-        q_model_named: the settings name a Q model.
-    """
+    """All models that a request can name, and the threads they run on."""
 
     runtime: Runtime
     policy: ServedPolicy
     q_models: QModels
     paraphraser: ServedPolicy | None = None
-    upstreams: tuple[ServedPolicy, ...] = ()
-    started_at: int = field(default_factory=lambda: int(time()))
+    upstreams: tuple[ServedPolicy, ...] = ()  # all upstreams, including the default policy if it is one
+    started_at: int = field(default_factory=lambda: int(time()))  # Unix time in seconds
     unknown: UnknownModels = "error"
-    q_model_named: bool = True
+    q_model_named: bool = True  # the settings name a Q model
     loading: asyncio.Lock = field(default_factory=asyncio.Lock)
 
     @property

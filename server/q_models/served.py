@@ -63,20 +63,14 @@ def source_of(setting: str) -> Source:
 
 @dataclass(frozen=True, slots=True)
 class Runtime:
-    """Threads, metrics and caches that all Q models share.
+    """Threads, metrics and caches that all Q models share."""
 
-    Attributes:
-        thread: the device thread, which runs everything that does not wait on a network.
-        shadow_thread: thread for shadow scoring, so that slow shadows delay no request.
-        max_waiting: maximum queue length of the thread of a Q model that has its own.
-    """
-
-    thread: DeviceThread
-    shadow_thread: DeviceThread
+    thread: DeviceThread  # the device thread, which runs everything that does not wait on a network
+    shadow_thread: DeviceThread  # thread for shadow scoring, so that slow shadows delay no request
     metrics: Metrics
     max_batch: int
     timeout_s: float
-    max_waiting: int = DEFAULT_MAX_WAITING
+    max_waiting: int = DEFAULT_MAX_WAITING  # maximum queue length of the thread of a Q model that has its own
     max_batch_tokens: int = DEFAULT_MAX_BATCH_TOKENS
     redis: RedisLink | None = None
     score_cache: ScoreCache | None = None
@@ -84,25 +78,18 @@ class Runtime:
 
 @dataclass(frozen=True, slots=True)
 class ServedPolicy:
-    """A policy, the metadata of its checkpoint, and what it is beside: how it is asked for more than draws.
-
-    Attributes:
-        context: context length in tokens; None for a fake, or an upstream whose settings name none.
-        manifest: None for a fake, an upstream or a folder that is not a QGuide checkpoint.
-        upstream_model: the model's name at its upstream; None if it runs in this process.
-        upstream: the policy itself if it is one upstream's, which also counts, compacts and passes on.
-        pool: the policy itself if several draw in its place.
-    """
+    """A policy, the metadata of its checkpoint, and what it is beside: how it is asked for more than draws."""
 
     name: str
     model: Policy
     source: Source
-    context: int | None = None
-    manifest: Manifest | None = None
-    upstream_model: str | None = None
+    context: int | None = None  # context length in tokens; None for a fake, or an upstream whose settings name none
+    manifest: Manifest | None = None  # None for a fake, an upstream or a folder that is not a QGuide checkpoint
+    upstream_model: str | None = None  # the model's name at its upstream; None if it runs in this process
     dialect: DialectName = "chat"
+    # the policy itself if it is one upstream's, which also counts, compacts and passes on
     upstream: OpenAICompatiblePolicy | None = None
-    pool: PolicyPool | None = None
+    pool: PolicyPool | None = None  # the policy itself if several draw in its place
 
     @property
     def task_markers(self) -> tuple[TaskMarker, ...]:
@@ -157,23 +144,18 @@ class ServedQModel(ABC):
     """One version of a Q model; owned by the event loop.
 
     Attributes:
-        context: most tokens of history and candidate; None if unknown.
-        ranks: its values mean nothing beyond the candidates of their own step.
-        comparable: remedy for a caller who needs values that can be compared between steps.
-        countable: remedy for a caller who needs its tokens counted, where it counts none.
-        only_votes: its values are how often each candidate was drawn.
         upstream: name of the upstream that is prompted; "" for other Q models.
-        refusal: why `none` scores nothing; "" for a Q model.
     """
 
     kind: str = "a Q model"
     prompted: JudgeCard | None = None
-    context: int | None = None
-    ranks: bool = False
-    comparable: str = "name another Q model"
+    context: int | None = None  # most tokens of history and candidate; None if unknown
+    ranks: bool = False  # its values mean nothing beyond the candidates of their own step
+    comparable: str = "name another Q model"  # remedy for a caller who needs values that can be compared between steps
+    # remedy for a caller who needs its tokens counted, where it counts none
     countable: str = "shorten the history, or name another Q model"
-    only_votes: bool = False
-    refusal: str = ""
+    only_votes: bool = False  # its values are how often each candidate was drawn
+    refusal: str = ""  # why `none` scores nothing; "" for a Q model
 
     def __init__(
         self,

@@ -91,17 +91,13 @@ class LazyScorer(CachingScorer):
 
 @dataclass(frozen=True, slots=True)
 class ScorerSource:
-    """Source of a Q model, from which its scorers are built.
+    """Source of a Q model, from which its scorers are built."""
 
-    Attributes:
-        build: builds a scorer with an empty cache; called on the thread that will score with it.
-        own_thread: score on a separate thread, because it waits on a network and the device thread must not.
-    """
-
+    # builds a scorer with an empty cache; called on the thread that will score with it
     build: Callable[[], CachingScorer]
     source: Source
     manifest: Manifest | None = None
-    own_thread: bool = False
+    own_thread: bool = False  # score on a separate thread, because it waits on a network and the device thread must not
     precision: str = ""
     renderer: "Renderer | None" = None
     domain: AnyDomain | None = None

@@ -162,16 +162,12 @@ class ResponsesRequest(WholeRequest):
 
 @dataclass(frozen=True, slots=True)
 class Continued:
-    """A request with all of its items.
-
-    Attributes:
-        size: about so many bytes of them.
-        chain: responses before it, the first first; as `RESPONSE_ID` or `RESPONSE_ID.N`.
-    """
+    """A request with all of its items."""
 
     body: ResponsesRequest
     own: Sequence[InputItem | Json]
-    size: int = 0
+    size: int = 0  # about so many bytes of them
+    # responses before it, the first first; as `RESPONSE_ID` or `RESPONSE_ID.N`
     chain: list[str] = field(default_factory=list)
     conversation: str = ""
 
