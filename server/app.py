@@ -31,7 +31,7 @@ from qguide.server.http.event_stream import described_errors
 from qguide.server.http.keys import KeyFile
 from qguide.server.http.long_bodies import LongBodies
 from qguide.server.http.middleware import ID_HEADERS, Addresses, CancelWhenGone, Drain, Observe
-from qguide.server.learning.service import build_learning
+from qguide.server.learning.service import Learning
 from qguide.server.observability.metrics import Exposition
 from qguide.server.own_bodies.answers import ErrorBody
 from qguide.server.q_models.build import build_models
@@ -140,7 +140,6 @@ def _routes(
 
 @cache
 def _direct_routes() -> Sequence[DirectRoute]:
-    """Direct routes of the endpoints that agents call at every step."""
     unless = (TIMEOUT_HEADER.lower().encode(),)
     direct = []
     for router, path, parameter, service in (
@@ -169,7 +168,6 @@ class _Application(FastAPI):
 
 
 def _schemas_of(models: Iterable[type[BaseModel]]) -> dict[str, Any]:
-    """Schemas of models and of what they consist of, by name."""
     found: dict[str, Any] = {}
     for model in models:
         written = model.model_json_schema(ref_template="#/components/schemas/{model}")
@@ -180,7 +178,6 @@ def _schemas_of(models: Iterable[type[BaseModel]]) -> dict[str, Any]:
 def _lifespan(
     settings: Settings, build: Callable[[Settings], Models]
 ) -> Callable[[FastAPI], AbstractAsyncContextManager[None]]:
-    """Startup and shutdown of models, episodes, limits and background checks."""
     recorder = build_recorder(settings)
 
     @asynccontextmanager
@@ -191,7 +188,8 @@ def _lifespan(
         app.state.metrics = models.runtime.metrics
         app.state.exposition = Exposition(models.runtime.metrics)
         redis = models.runtime.redis
-        app.state.learning = learning = build_learning(settings, models)
+        folder = settings.episodes_folder
+        app.state.learning = learning = Learning(settings, models, folder) if settings.learn and folder else None
         store = build_store(settings, redis)
         app.state.episodes = Episodes(
             store,

@@ -197,7 +197,7 @@ class FakeUpstream:
         if verdict:
             return verdict.choice(index, with_logprobs=bool(body.get("logprobs")))
         # The seed shifts the script, so that requests for a single choice can differ.
-        k = turn + index + (body.get("seed") or 0) + noted_proposals(_last_text(body))
+        k = turn + index + (body.get("seed") or 0) + noted_proposals(text_of(body["messages"][-1].get("content")))
         tools = body.get("tools") or []
         calls_tools = tools and body.get("tool_choice") != "none"
         message: Json = {"role": "assistant", "content": None}
@@ -227,10 +227,6 @@ class FakeUpstream:
 def without_stream(body: Json) -> Json:
     """The body of a request, but for how its answer is to be sent."""
     return {name: value for name, value in body.items() if name not in _STREAMING}
-
-
-def _last_text(body: Json) -> str:
-    return text_of(body["messages"][-1].get("content"))
 
 
 def error_response(

@@ -152,7 +152,6 @@ class _Values:
         raise UnfitFormatError(f"{name!r} has no type that the fake upstream knows: {kind!r}")
 
     def _named(self, reference: str) -> Any:
-        """The part that a `$ref` points at."""
         found: Any = self._root
         start, *steps = reference.split("/")
         for step in steps if start == "#" else ["nowhere"]:
@@ -161,7 +160,6 @@ class _Values:
 
 
 def _least(schema: Schema, keyword: str) -> int:
-    """The value of `minItems` or `minLength`."""
     least = int(schema.get(keyword, 0))
     if least > _LONGEST:
         raise UnfitFormatError(f"{keyword} is {least:,}; the fake upstream makes {_LONGEST:,}")

@@ -160,13 +160,6 @@ def _sum(one: Json, other: Json) -> Json:
     }
 
 
-def with_best_of(options: GuidanceOptions, best_of: int | None) -> GuidanceOptions:
-    """The options; M is OpenAI's `best_of` if nothing else says it."""
-    if best_of is None or options.num_candidates is not None:
-        return options
-    return options.model_copy(update={"num_candidates": best_of})
-
-
 def text_completion_of(completion: Json) -> Json:
     """The completion that says the same as a chat completion."""
     kept = {name: completion[name] for name in _PASSED_ON if name in completion}

@@ -223,14 +223,12 @@ def guidance_of(taken: GuidedStepResult, options: GuidanceOptions, best: list[in
 
 
 def _plain(told: Any) -> Any:
-    """A field of the answer as JSON."""
     if isinstance(told, list):
         return [_plain(one) for one in told]
     return told.model_dump() if isinstance(told, BaseModel) else told
 
 
 def _usage(usage: StepUsage) -> dict[str, dict[str, Any]]:
-    """Token usage of each stage."""
     return {
         "paraphrase": {
             "prompt_tokens": usage.paraphrasing.prompt_tokens,

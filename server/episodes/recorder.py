@@ -189,7 +189,6 @@ class EpisodeRecorder:
 
 
 def _read(records: Sequence[bytes], outcome: Outcome) -> tuple[Transcript, list[str]]:
-    """The transcript, and every text of it that is to be redacted."""
     transcript = read_transcript(records)
     return transcript, texts_of(transcript, outcome)
 

@@ -324,7 +324,6 @@ def _propensities(offer: Offer, texts: Iterable[str]) -> dict[str, float]:
 
 
 def _calling_row(offer: Offer, text: str, redact: Redact) -> MessageRow | None:
-    """A candidate as a message, if it calls tools."""
     calling = offer.calling.get(text)
     return MessageRow.from_message(_redacted(calling, redact, _CallIds())) if calling else None
 

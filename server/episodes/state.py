@@ -182,7 +182,6 @@ class ServedEpisode(_State):
         }
 
     def _recorded(self, new: History, offer: Offer, *, messages: int, seen: str) -> "EpisodeChange":
-        """One more record."""
         # Without the wire format, which may be large and is not recorded.
         plain = tuple(replace(message, wire=None) for message in new)
         row = StepRecord(messages=plain, offer=offer).to_json()

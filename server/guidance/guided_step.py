@@ -8,6 +8,7 @@ from time import perf_counter
 from qguide.qnet.decision.decision import Decision, Fallback, Guidance
 from qguide.qnet.decision.guide import Perturbation, guide
 from qguide.qnet.decision.perturbation import Paraphraser
+from qguide.qnet.decision.threshold import Threshold
 from qguide.qnet.errors import HistoryTooLongError, InvalidCandidatesError, InvalidRequestError, UnknownModelError
 from qguide.qnet.types import Policy, Sampling
 from qguide.qnet.work import one_group
@@ -24,7 +25,6 @@ from qguide.server.guidance.step_options import (
     long_history_mode,
     previous_q,
     selection_rule,
-    threshold_of,
     threshold_settings,
     too_long_to_draw,
     until_of,
@@ -139,7 +139,6 @@ class GuidedStepService(RequestService):
         return replace(asked, options=options, agent_session=session)
 
     def _held(self, asked: GuidedStepRequest, play: LearningStep) -> AbstractContextManager[QModelLease]:
-        """The Q model of the step, held until its end."""
         episode_id = asked.options.episode_id
         if play.q_model is not None:
             return self.models.q_models.lease(play.q_model, episode_id=episode_id)
@@ -167,6 +166,7 @@ class GuidedStepService(RequestService):
         threshold = None
         if obstacle is None and num_candidates > 1:  # single draws are what guided ones must beat
             threshold = threshold_settings(self.settings.thresholds, q_model)
+        escalated = self.models.find_policy(threshold.policy) if threshold and threshold.policy else None
         domain = domain_of(q_model, options.out_of_domain, self.settings)
         long_history, least_read = long_history_mode(asked, self.settings), least_read_of(options, self.settings)
         return _Plan(
@@ -187,7 +187,9 @@ class GuidedStepService(RequestService):
                 prior=rule.prior,
                 explore=explore,
                 greedy_weight=rule.greedy_weight,
-                threshold=threshold_of(threshold),
+                threshold=Threshold(threshold.below, threshold.actions, threshold.num_candidates)
+                if threshold
+                else None,
             ),
             scorer=StepScorer(
                 held,
@@ -200,7 +202,7 @@ class GuidedStepService(RequestService):
             ),
             perturbation=self._perturbation(asked, chooses=chooses),
             threshold=threshold,
-            escalation=self._escalation(asked, threshold),
+            escalation=self._policy(escalated, options.episode_id) if escalated else None,
             has_domain=domain is not None,
             least_read=least_read,
             is_blind=obstacle is not None,
@@ -265,12 +267,6 @@ class GuidedStepService(RequestService):
         """The policy; an upstream's router gets its draws alone by episode."""
         session_id = upstream_session(episode_id or "")
         return MeteredPolicy(served.model, self.metrics, stage="sample", session_id=session_id)
-
-    def _escalation(self, asked: GuidedStepRequest, threshold: ThresholdSettings | None) -> Policy | None:
-        if threshold is None or not threshold.policy:
-            return None
-        escalated = self.models.find_policy(threshold.policy)
-        return self._policy(escalated, asked.options.episode_id)
 
     def _perturbation(self, asked: GuidedStepRequest, *, chooses: bool) -> Perturbation | None:
         if not asked.options.perturb:

@@ -62,7 +62,7 @@ def _texts(history: History, warnings: list[str]) -> History:
     for index, message in enumerate(history):
         place = f"messages[{index}] ({message.role})"
         plain = replace(message, wire=None)
-        kinds = ", ".join(sorted({_kind(part) for part in message.unread}))
+        kinds = ", ".join(sorted({str(json.loads(part).get("type"))[:_SHOWN_CHARACTERS] for part in message.unread}))
         if kinds:
             warnings.append(f"{place} has parts that the Q model does not read: {kinds}")
         if message.role == "tool" or message.text.strip():
@@ -72,11 +72,6 @@ def _texts(history: History, warnings: list[str]) -> History:
         else:
             warnings.append(f"{place} is empty and was left out for the Q model")
     return tuple(read)
-
-
-def _kind(part: str) -> str:
-    """The type of a part, given as JSON."""
-    return str(json.loads(part).get("type"))[:_SHOWN_CHARACTERS]
 
 
 def _without_prefill(history: History, parameters: Mapping[str, object], warnings: list[str]) -> tuple[History, str]:

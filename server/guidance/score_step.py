@@ -8,7 +8,7 @@ from time import perf_counter
 
 from qguide.qnet.decision.guide import SCORING
 from qguide.qnet.decision.history_window import LongHistory
-from qguide.qnet.decision.selection import Distinct, Prior, Selection, distinct, select
+from qguide.qnet.decision.selection import Distinct, Selection, distinct, select
 from qguide.qnet.errors import InvalidRequestError
 from qguide.qnet.types import History, Message, ScoreRequest, ScoreResult
 from qguide.server.episodes.service import EARNED_HEADER, OUTCOME_HEADER
@@ -163,14 +163,24 @@ class ScoringService(RequestService):
             selection: what the request says of the choice; None chooses by Q alone.
         """
         rule = _rule(candidates, selection, self.settings, q_model)
-        unique = _to_score(candidates)
+        unique = distinct(candidates.messages)
+        if candidates.observations:  # each has its own
+            unique = Distinct(candidates.messages, tuple(range(len(candidates.messages))))
+        drawn = Counter(candidates.messages)
+        request = ScoreRequest(
+            history,
+            unique.messages,
+            observations=candidates.observations,
+            counts=candidates.counts or tuple(drawn[message] for message in unique.messages),
+            logprobs=candidates.logprobs,
+            tools=candidates.tools,
+        )
         domain = domain_of(q_model.model, selection.out_of_domain if selection else None, self.settings)
         least_read = least_read_of(selection, self.settings) if selection else 0.0
         distance = await distance_of(domain, history)
         choices = SCORE if long_history else Choices()
         asked = perf_counter()
         async with self.deadline.enforce(SCORING):
-            request = _request(history, candidates, unique)
             result = await score_in_window(q_model, request, long_history or "error", choices)
         outside = distance.reason if distance and distance.outside else reason_unread(result.window, least_read)
         score_s = perf_counter() - asked
@@ -184,7 +194,7 @@ class ScoringService(RequestService):
             verdicts=unique.of_each(result.verdicts),
             distance=distance.value if distance else None,
         )
-        prior = _prior(candidates, rule)
+        prior = candidates.prior(rule.prior, greedy_weight=rule.greedy_weight) if rule and candidates.drawn else None
         tau = rule.tau if rule and prior and rule.selection == "posterior" else None
         if outside:
             self.metrics.out_of_domain.labels(q_model.id).inc()
@@ -202,18 +212,9 @@ class ScoringService(RequestService):
         )
 
 
-def _to_score(candidates: TriedCandidates) -> Distinct:
-    """The candidates that are scored: equal ones once, unless each has its own observation."""
-    messages = candidates.messages
-    if candidates.observations:
-        return Distinct(messages, tuple(range(len(messages))))
-    return distinct(messages)
-
-
 def _rule(
     candidates: TriedCandidates, selection: SelectionOptions | None, settings: Settings, q_model: QModelLease
 ) -> SelectionRule | None:
-    """The rule of the choice; None is by Q alone."""
     if selection is None:
         return None
     rule = selection_rule(selection, settings, q_model.model)
@@ -226,26 +227,6 @@ def _rule(
     return rule
 
 
-def _prior(candidates: TriedCandidates, rule: SelectionRule | None) -> Prior | None:
-    """The prior of the rule over the candidates; None without a rule or if no draw is known."""
-    if rule is None or not candidates.drawn:
-        return None
-    return candidates.prior(rule.prior, greedy_weight=rule.greedy_weight)
-
-
-def _request(history: History, candidates: TriedCandidates, unique: Distinct) -> ScoreRequest:
-    """The different candidates and what is known of them."""
-    drawn = Counter(candidates.messages)
-    return ScoreRequest(
-        history,
-        unique.messages,
-        observations=candidates.observations,
-        counts=candidates.counts or tuple(drawn[message] for message in unique.messages),
-        logprobs=candidates.logprobs,
-        tools=candidates.tools,
-    )
-
-
 def _offer(
     history: History,
     candidates: TriedCandidates,
@@ -255,7 +236,6 @@ def _offer(
     asked: str,
     earned: float | None,
 ) -> Offer:
-    """The scored candidates as a step of the episode."""
     texts = [candidate.text for candidate in candidates.messages]
     counts = Counter(texts)
     if candidates.counts:

@@ -22,7 +22,6 @@ from qguide.qnet.decision.history_window import (
     window_of,
 )
 from qguide.qnet.decision.selection import DEFAULT_TAU, PriorBy, SelectionName
-from qguide.qnet.decision.threshold import Threshold
 from qguide.qnet.device.scoring_worker import ReadAhead
 from qguide.qnet.errors import (
     HistoryTooLongError,
@@ -205,13 +204,6 @@ def threshold_settings(thresholds: Mapping[str, ThresholdSettings], q_model: Ser
     if q_model.ranks:
         return None
     return thresholds.get(q_model.id) or thresholds.get(q_model.name)
-
-
-def threshold_of(settings: ThresholdSettings | None) -> Threshold | None:
-    """The threshold as the decision reads it."""
-    if settings is None:
-        return None
-    return Threshold(settings.below, settings.actions, settings.num_candidates)
 
 
 @dataclass(frozen=True, slots=True)

@@ -103,7 +103,6 @@ class BodyReader(HttpMiddleware):
         await self.app(scope, whole, send)
 
     async def _read(self, scope: Scope, receive: Receive) -> bytes | None:
-        """Read the body; None if the client disconnected."""
         if _announced(scope) > self._max_body_bytes:
             raise BodyTooLargeError(self._max_body_bytes)
         try:
@@ -125,7 +124,6 @@ class BodyReader(HttpMiddleware):
         return body
 
     async def _read_on(self, message: Message, receive: Receive, timeout: asyncio.Timeout) -> bytes | None:
-        """Read the rest of a body that arrives in several messages."""
         arrival = _Arrival(lambda: timeout.reschedule(_GIVEN_UP))
         self._arriving[id(arrival)] = arrival
         pieces: list[bytes] = []

@@ -10,7 +10,7 @@ import socket
 import uuid
 from asyncio import Transport
 from collections import Counter, deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from http import HTTPStatus
 from ipaddress import IPv6Address, ip_address
 from time import perf_counter
@@ -87,16 +87,13 @@ class ConnectionTable:
             del self._per_address[connection.address]
 
     def _evict_one(self, address: str) -> bool:
-        expendable = self._expendable(address)
+        expendable = (one for one in self._open if one.address == address and one.is_expendable)
         oldest = min(expendable, key=lambda connection: connection.waiting_since, default=None)
         if oldest is None:
             return False
         self.remove(oldest)
         oldest.evict()
         return True
-
-    def _expendable(self, address: str) -> Iterable[Connection]:
-        return (one for one in self._open if one.address == address and one.is_expendable)
 
 
 def network_of(host: str) -> str:

@@ -62,13 +62,10 @@ def told(failure: Failure, method: str, path: str, *, unrouted: bool) -> Told:
     if path.startswith("/api/"):  # Ollama's
         return others.status, {"error": failure.message}
     status, detail = failure.status, {"code": failure.code, "message": failure.message}
-    if unrouted or _speaks_openai(method, path):
+    of_openai = path in _OPENAI_PATHS or path.startswith(_STORED) or (method == "GET" and path.startswith(_A_MODEL))
+    if unrouted or of_openai:
         status, detail = openai_detail(others)
     return status, {"error": {**detail, "request_id": failure.request_id, **failure.qguide}}
-
-
-def _speaks_openai(method: str, path: str) -> bool:
-    return path in _OPENAI_PATHS or path.startswith(_STORED) or (method == "GET" and path.startswith(_A_MODEL))
 
 
 def openai_detail(failure: Failure) -> Told:

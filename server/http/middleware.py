@@ -172,7 +172,8 @@ class Observe(HttpMiddleware):
         request = Request(scope)
         started = perf_counter()
         metrics: Metrics = request.app.state.metrics
-        request_id = _id_of(request)
+        given = request.headers.get("x-request-id", "")
+        request_id = given if _SANE_ID.fullmatch(given) else uuid.uuid4().hex
         with (
             open_account() as account,
             structlog.contextvars.bound_contextvars(request_id=request_id),
@@ -196,7 +197,6 @@ class Observe(HttpMiddleware):
         metrics.count_request(route, status, elapsed_s, key=account.key, tokens=account.tokens)
 
     async def _answer(self, request: Request, receive: Receive, send: Send) -> int:
-        """Run the application with the request's id in the response; returns the status."""
         status: int | None = None
         streams = False
         replica = request.app.state.settings.replica
@@ -255,11 +255,6 @@ def _report(request: Request, account: Account, *, route: str, status: int, elap
         tokens=account.tokens,
         **{name: value for name, value in known.items() if value is not None},
     )
-
-
-def _id_of(request: Request) -> str:
-    given = request.headers.get("x-request-id", "")
-    return given if _SANE_ID.fullmatch(given) else uuid.uuid4().hex
 
 
 class Addresses(HttpMiddleware):

@@ -145,21 +145,17 @@ class DrainingServer(uvicorn.Server):
         first = not self._drain.draining
         self._drain.draining = True
         if self._ends_hard:
-            self._end_hard_after(self._delay_s + _REFUSAL_S if first else 0.0)
+            delay_s = self._delay_s + _REFUSAL_S if first else 0.0
+            grace_s = self.config.timeout_graceful_shutdown or 0
+            # On a thread outside Python, which needs neither the event loop nor the GIL. It writes what every thread
+            # was doing to stderr: files, lines and functions, no values.
+            faulthandler.dump_traceback_later(delay_s + grace_s + _CLOSING_S, exit=True)
         if sig == signal.SIGTERM and first and self._delay_s:
             self._leave_at = monotonic() + self._delay_s
             self._captured_signals.append(sig)
         else:
             self._drain.refusing = True
             super().handle_exit(sig, frame)
-
-    def _end_hard_after(self, delay_s: float) -> None:
-        """Arm a thread outside Python, which needs neither the event loop nor the GIL.
-
-        It writes what every thread was doing to stderr: files, lines and functions, no values.
-        """
-        grace_s = self.config.timeout_graceful_shutdown or 0
-        faulthandler.dump_traceback_later(delay_s + grace_s + _CLOSING_S, exit=True)
 
     async def on_tick(self, counter: int) -> bool:
         """True if the server should stop listening; uvicorn asks ten times per second."""

@@ -83,7 +83,9 @@ class Fitter:
             work.mkdir(mode=0o700, parents=True)
             reason = self._run(work, _config(self._recordings, work, episodes, _salt(folder)))
             if reason == "":
-                licence = _kept(work / "run" / "checkpoint", versions / str(version))
+                os.replace(work / "run" / "checkpoint", versions / str(version))
+                manifest = read_manifest(versions / str(version))
+                licence = manifest.licence if manifest else None
         except (OSError, QGuideError) as error:
             reason = str(error)
         finally:
@@ -143,13 +145,6 @@ class Fitter:
         return last[:_MOST_CHARACTERS]
 
 
-def _kept(made: Path, place: Path) -> Licence | None:
-    """Put a checkpoint at its place; returns its licence."""
-    os.replace(made, place)
-    manifest = read_manifest(place)
-    return manifest.licence if manifest else None
-
-
 def checkpoint_of(folder: Path, version: int) -> Path:
     """The checkpoint of a version."""
     return folder / "versions" / str(version)
@@ -173,7 +168,6 @@ def _config(recordings: Path, work: Path, episodes: Sequence[str], salt: str) ->
 
 
 def _salt(folder: Path) -> str:
-    """The group's salt, drawn once."""
     path = folder / "salt"
     with suppress(FileExistsError):
         descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
@@ -183,7 +177,6 @@ def _salt(folder: Path) -> str:
 
 
 def _numbers(versions: Path) -> Iterator[int]:
-    """Numbers of the versions that are there."""
     if versions.is_dir():
         yield from (int(path.name) for path in versions.iterdir() if path.name.isdigit())
 

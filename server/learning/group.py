@@ -201,7 +201,6 @@ class Group:
         self.progress.apply(line)
 
     def _ordered(self, order: Order) -> list[PhaseLine]:
-        """The changes that an order makes."""
         now = self.progress
         back = phase_changes.back(now, f"rolled back by the operator ({order})")
         match order:

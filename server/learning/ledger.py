@@ -41,7 +41,12 @@ class Ledger:
     @property
     def restarted(self) -> bool:
         """True if the file is not the one that was read: it was removed or replaced."""
-        return self._size() < self._read or not self._head_now().startswith(self._head)
+        if self._size() < self._read:
+            return True
+        if not self._head:
+            return False
+        with self._path.open("rb") as file:
+            return not file.read(_HEAD).startswith(self._head)
 
     def rewind(self) -> None:
         """Let `new` begin with the first line again."""
@@ -114,12 +119,6 @@ class Ledger:
         self._head = self._head or row[:_HEAD]
         self._read += len(row)
         self.lines += 1
-
-    def _head_now(self) -> bytes:
-        if not self._head:
-            return b""
-        with self._path.open("rb") as file:
-            return file.read(_HEAD)
 
     def _size(self) -> int:
         try:

@@ -29,7 +29,6 @@ def due(of: Progress) -> PhaseLine | None:
 
 
 def _changed(of: Progress, event: Event, reason: str, **changes: Any) -> PhaseLine:
-    """The present state with some changes."""
     present: dict[str, Any] = {
         "phase": of.phase,
         "trial": of.trial,

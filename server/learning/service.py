@@ -269,7 +269,6 @@ class Learning:
         )
 
     def _tell(self, event: str, group: str, version: int | None, reason: str, **more: str) -> None:
-        """Tell the operator of what this process has done."""
         if self._webhook is not None:
             told = {"group": group, "version": version, "reason": reason}
             self._webhook.tell(f"learning.{event}", told | more)
@@ -367,12 +366,6 @@ def check_learning(settings: Settings) -> None:
             f"learning records episodes in {folder}, which cannot be written ({error.strerror}); name another folder "
             "in QGUIDE_EPISODES_DIR"
         ) from error
-
-
-def build_learning(settings: Settings, models: Models) -> Learning | None:
-    """The learning of a server; None if it does not learn."""
-    folder = settings.episodes_folder
-    return Learning(settings, models, folder) if settings.learn and folder else None
 
 
 def _folders(folder: Path) -> list[Path]:

@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Iterator
+from dataclasses import asdict
 from datetime import UTC, datetime
 
 from pydantic import Field
@@ -186,10 +187,10 @@ def state_of(
         share=share,
         guided=_arm(progress.latest.guided, silent.count(trial=progress.trial, guided=True)),
         unguided=_arm(_unguided(progress), silent.count(trial=progress.trial, guided=False)),
-        difference=_difference(progress.interval),
+        difference=DifferenceState(**asdict(progress.interval)),
         cost=cost,
         version=progress.version,
-        shadow=_shadow(progress),
+        shadow=ShadowState(**seen.model_dump()) if (seen := progress.shadowed) else None,
         challenge=_challenge(progress),
         fit=FitState(**{name: getattr(fit, name) for name in FitState.model_fields}) if fit else None,
         next_fit_in=progress.next_fit_in,
@@ -254,7 +255,6 @@ def _cost(progress: Progress, budget: LearningBudget, spent: Spent) -> CostState
 
 
 def _cost_text(cost: CostState, budget: LearningBudget) -> str:
-    """Clauses on the cost; "" where there is nothing to tell."""
     said = ""
     if cost.tokens:
         money = "" if cost.cost is None else f", {cost.cost:+.2g} in cost"
@@ -274,11 +274,6 @@ def _unguided(progress: Progress) -> Tally:
     return progress.unguided if collecting else progress.latest.control
 
 
-def _shadow(progress: Progress) -> ShadowState | None:
-    tally = progress.shadowed
-    return ShadowState(**tally.model_dump()) if tally else None
-
-
 def _challenge(progress: Progress) -> ChallengeState | None:
     challenge = progress.challenge
     if challenge is None:
@@ -288,12 +283,8 @@ def _challenge(progress: Progress) -> ChallengeState | None:
         version=challenge.version,
         newer=_arm(challenge.newer),
         present=_arm(challenge.present),
-        difference=_difference(challenge.interval),
+        difference=DifferenceState(**asdict(challenge.interval)),
     )
-
-
-def _difference(interval: Interval) -> DifferenceState:
-    return DifferenceState(low=interval.low, estimate=interval.estimate, high=interval.high)
 
 
 def _arm(tally: Tally, unknown: int = 0) -> ArmState:

@@ -49,7 +49,9 @@ def configure_logging(level: str) -> None:
     )
     # At INFO libraries log details of requests, each in its own way.
     logging.basicConfig(handlers=[handler], level=max(number, logging.WARNING), force=True)
-    threading.excepthook = _log_dead_thread
+    threading.excepthook = lambda died: structlog.get_logger(__name__).error(
+        "thread_died", thread=died.thread.name if died.thread else None, exc_info=died.exc_value
+    )
     set_on_retry_hooks([_log_retry])
 
 
@@ -117,10 +119,4 @@ def _log_retry(details: RetryDetails) -> None:
         reason=type(details.caused_by).__name__,
         retry=details.retry_num,
         wait_s=round(details.wait_for, 2),
-    )
-
-
-def _log_dead_thread(died: threading.ExceptHookArgs) -> None:
-    structlog.get_logger(__name__).error(
-        "thread_died", thread=died.thread.name if died.thread else None, exc_info=died.exc_value
     )

@@ -216,7 +216,6 @@ def check_size(name: str, texts: Sequence[str], most_bytes: int) -> None:
 
 
 def _defect(text: str) -> str | None:
-    """The reason to refuse a text, or None."""
     return None if text.strip() else "is empty; remove it"
 
 

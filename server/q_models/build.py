@@ -118,7 +118,6 @@ def _build_upstream(settings: Settings, name: str, upstream: Upstream) -> Served
 def _named_policy(
     named: str, settings: Settings, thread: DeviceThread, upstreams: Sequence[ServedPolicy]
 ) -> ServedPolicy:
-    """The upstream of that name, or else a policy in this process."""
     for upstream in upstreams:
         if upstream.name == named:
             return upstream
@@ -190,7 +189,6 @@ def _configured_q_model(
     name: str,
     version: str | None,
 ) -> ServedQModel:
-    """The Q model of an entry of `q_models`."""
     rules, behind = split_rules(source)
     if rules and not behind:
         return RuleQModel(name, version, rules, runtime)

@@ -157,7 +157,6 @@ class RedisLink:
 
 
 def _connection_pool(url: str, *, timeout_s: float) -> "ConnectionPool":
-    """Connection pool for a Redis URL; connects lazily."""
     from redis.asyncio import ConnectionPool
     from redis.asyncio.retry import Retry
     from redis.backoff import NoBackoff

@@ -206,7 +206,6 @@ _QUERIES: Final = ("queries", "text_1", "data_1")
 
 
 def _add_field_aliases(schema: dict[str, Any]) -> None:
-    """Add the aliases of vLLM's fields to the JSON schema."""
     properties = schema["properties"]
     for first, *others in (_DOCUMENTS, _QUERIES):
         properties |= {name: properties[first] | {"title": name} for name in others}

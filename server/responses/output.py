@@ -21,7 +21,7 @@ from qguide.qnet.dialects.shapes import Json
 from qguide.server.chat.translation import choice_of
 from qguide.server.guidance.step_types import GuidedStepResult
 from qguide.server.http.event_stream import EventWriter, named_event
-from qguide.server.responses.schemas import ResponsesRequest, TextOptions, Tool
+from qguide.server.responses.schemas import ResponsesRequest, TextOptions
 from qguide.server.responses.translation import called_names
 
 _NEEDED: Final[Mapping[str, Json]] = {
@@ -61,7 +61,7 @@ def opened(body: ResponsesRequest, *, model: str, temperature: float) -> Json:
         "temperature": temperature,
         "text": _text(body.text),
         "tool_choice": "auto" if body.tool_choice is None else body.tool_choice,
-        "tools": [_tool(tool) for tool in body.tools or ()],
+        "tools": [_NEEDED.get(tool.type, {}) | tool.model_dump(exclude_none=True) for tool in body.tools or ()],
         "top_logprobs": body.top_logprobs or 0,
         "top_p": 1.0 if body.top_p is None else body.top_p,
         "truncation": "disabled",
@@ -81,10 +81,6 @@ def _text(text: TextOptions | None) -> Json:
     given = text.model_dump(exclude_none=True) if text else {}
     format_ = given.get("format", {"type": "text"})
     return given | {"format": _NEEDED.get(format_["type"], {}) | format_}
-
-
-def _tool(tool: Tool) -> Json:
-    return _NEEDED.get(tool.type, {}) | tool.model_dump(exclude_none=True)
 
 
 def finished(response: Json, completion: Json, *, native: Mapping[str, Any] | None = None) -> Json:

@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from hashlib import sha256
 from typing import Final, TypeVar, cast
 
@@ -67,7 +68,8 @@ class Shelf:
         size = sum(len(row) for row in rows if row is not None)
         if size > (most := _ROOM * self._max_body_bytes):
             raise BodyTooLargeError(most)
-        return await self.apart(lambda: [None if row is None else _read(row) for row in rows], size=size)
+        read = partial(json.loads, object_hook=rested)
+        return await self.apart(lambda: [None if row is None else read(row) for row in rows], size=size)
 
     async def put(self, objects: Callable[[], Mapping[str, Json]], *, size: int) -> None:
         """Keep objects, replacing earlier ones; one that exceeds the whole memory is not kept."""
@@ -106,19 +108,11 @@ class Shelf:
 
     def _keep(self, rows: Mapping[str, bytes]) -> None:
         """Keep rows in memory; the oldest of the key that holds most make room for them."""
-        empty: TTLCache[str, bytes] = TTLCache(self._max_bytes, self._ttl_s, getsizeof=_size)
+        empty: TTLCache[str, bytes] = TTLCache(self._max_bytes, self._ttl_s, getsizeof=len)
         self._own.setdefault(calling_key() or "", empty).update(rows)
         while sum(held.currsize for held in self._own.values()) > self._max_bytes:
             max(self._own.values(), key=lambda held: held.currsize).popitem()
         self._own = {key: held for key, held in self._own.items() if held.currsize}
-
-
-def _read(row: bytes) -> Json:
-    return cast(Json, json.loads(row, object_hook=rested))
-
-
-def _size(row: bytes) -> int:
-    return len(row)
 
 
 def _place(name: str) -> str:

@@ -101,14 +101,11 @@ class ResponsesSocket:
                 await self._answer_all()
         finally:
             if self._caller is not None:
-                self._leave(self._caller)
+                self._opened[self._caller] -= 1
+                self._forget(self.kept)
             if reading is not None:
                 reading.cancel()
                 await asyncio.gather(reading, return_exceptions=True)
-
-    def _leave(self, caller: str) -> None:
-        self._opened[caller] -= 1
-        self._forget(self.kept)
 
     def _forget(self, names: Sequence[str]) -> None:
         with open_account() as account:

@@ -209,7 +209,6 @@ class StoredResponses:
         return bool(shared and (await shared.get([f"stop {response_id}"]))[0] is not None)
 
     async def _end(self, response_id: str, ended: Callable[[Json], Json]) -> Json:
-        """End a response that is not answered yet; returns it."""
         record = await self._known(f"response {response_id}")
         told: Json = record["response"]
         if told["status"] not in _UNANSWERED or self._shelf is None:

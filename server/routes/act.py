@@ -61,7 +61,6 @@ def _sampling(body: ActRequest) -> Sampling:
 
 
 def _candidates(decision: Decision) -> list[ScoredCandidate]:
-    """All candidates in the order in which they were drawn."""
     return [
         ScoredCandidate(
             message=DrawnMessage.of(candidate.message),

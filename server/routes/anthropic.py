@@ -72,7 +72,6 @@ async def count_message_tokens(body: CountTokensRequest, request: Request) -> Co
 def _read(
     body: MessagesRequest, options: GuidanceOptions, policy: ServedPolicy, settings: Settings, betas: tuple[str, ...]
 ) -> tuple[GuidedStepRequest, Translated]:
-    """The step that is asked for, and what its answer needs of the request."""
     asked = read_message(body)
     step = read_request(asked.chat, options, policy, settings, names=CALLED_HERE)
     step = _as_it_came(step, body, settings, betas)
@@ -83,7 +82,6 @@ def _read(
 
 
 def _as_it_came(step: GuidedStepRequest, body: Prompt, settings: Settings, betas: tuple[str, ...]) -> GuidedStepRequest:
-    """The step with the caller's own request, for an upstream of this dialect."""
     step = as_it_came(step, body, "messages", settings, without=frozenset({"seed"}))
     if native := step.sampling.native:
         native = replace(native, betas=betas)

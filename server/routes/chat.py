@@ -24,7 +24,6 @@ from qguide.server.chat.text_completions import (
     text_completion_of,
     text_request,
     to_chat_requests,
-    with_best_of,
 )
 from qguide.server.chat.translation import completion_of, read_request
 from qguide.server.episodes.service import OUTCOME_HEADER
@@ -71,7 +70,9 @@ async def complete_text(body: CompletionRequest, request: Request, stepper: Step
     Policies answer chats: the prompt is their user message, and of several each a chat's.
     """
     settings = stepper.settings
-    options = with_best_of(options_of(body.qguide, request.headers), body.best_of)
+    options = options_of(body.qguide, request.headers)
+    if options.num_candidates is None:
+        options = options.model_copy(update={"num_candidates": body.best_of})
     policy = stepper.models.find_policy(body.model)
     if body.num_prompts > (most := settings.max_score_items):
         raise InvalidRequestError(f"there are {body.num_prompts} prompts; send at most {most} (QGUIDE_MAX_SCORE_ITEMS)")

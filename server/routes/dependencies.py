@@ -153,14 +153,10 @@ class DirectRoute(BaseRoute):
         given = {"body": body, self._parameter: await self._service(request)}
         if self._takes_request:
             given["request"] = request
-        response = self._response(await self._endpoint(**given))
-        await response(scope, receive, send)
-
-    def _response(self, answer: Any) -> Response:
-        if self._answer is None:
-            assert isinstance(answer, Response)
-            return answer
-        return Response(self._answer.dump_json(answer, by_alias=True), media_type="application/json")
+        answer = await self._endpoint(**given)
+        if self._answer is not None:
+            answer = Response(self._answer.dump_json(answer, by_alias=True), media_type="application/json")
+        await answer(scope, receive, send)
 
     def _has_ordinary_headers(self, scope: Scope) -> bool:
         declared = []

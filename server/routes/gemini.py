@@ -121,7 +121,6 @@ def _read(
 
 
 def _as_it_came(step: GuidedStepRequest, body: GeminiPrompt, settings: Settings) -> GuidedStepRequest:
-    """The step with the caller's own request, for an upstream of this dialect."""
     step = as_it_came(step, body, "gemini", settings, without=frozenset())
     native = step.sampling.native
     if native is None or "generationConfig" not in native.body:

@@ -6,7 +6,6 @@ from fastapi import APIRouter, Request, Response
 from prometheus_client import CONTENT_TYPE_LATEST
 
 from qguide.server.own_bodies.answers import Health, Version
-from qguide.server.q_models.registry import Models
 from qguide.server.routes.dependencies import DrainDep, ExpositionDep, ModelsDep, SettingsDep, UpstreamsDep, VllmDep
 from qguide.server.settings.settings import VLLM
 
@@ -42,7 +41,9 @@ async def ready(
     Upstreams appear only in the details: other replicas depend on the same ones, and not every request needs them. A
     vLLM that this server started counts as part of it.
     """
-    details = _redis_details(models) | upstreams.details
+    details, redis = upstreams.details, models.runtime.redis
+    if redis is not None:
+        details["redis"] = "ok" if redis.up else "down; falling back to memory until it is back"
     if drain.draining:
         reason = "the server is shutting down; another replica will answer"
     elif not models.healthy:
@@ -68,10 +69,3 @@ async def version(request: Request) -> Version:
 async def metrics(exposition: ExpositionDep) -> Response:
     """Metrics in Prometheus text format."""
     return Response(await exposition.page(), media_type=CONTENT_TYPE_LATEST)
-
-
-def _redis_details(models: Models) -> dict[str, str]:
-    redis = models.runtime.redis
-    if redis is None:
-        return {}
-    return {"redis": "ok" if redis.up else "down; falling back to memory until it is back"}

@@ -71,7 +71,6 @@ async def learning_groups(learning: LearningDep) -> LearningGroups:
 
 
 async def _allowed(request: Request, learning: Learning, group: str | None) -> str:
-    """The group that the caller may read."""
     own = learning.group_of(calling_key())
     if group in (None, own):
         return own

@@ -188,7 +188,6 @@ _ERRORS: Final = described_errors(OllamaErrorBody, STATUSES)
 
 
 def _described(answer: type[OllamaEnd]) -> dict[int | str, dict[str, Any]]:
-    """Responses of a route for the OpenAPI document."""
     schema = {"$ref": f"#/components/schemas/{answer.__name__}"}
     told = {
         "description": "The answer, or with `stream` its lines.",
@@ -223,7 +222,6 @@ async def _answered(
     *,
     told: Callable[[Json], Json] = lambda line: line,
 ) -> Response:
-    """The answer to a chat, whole or in lines."""
     options = options_of(body.qguide, request.headers)
     policy = _policy(body.model, stepper.models)
     read = partial(_read, body, asked, options, policy, stepper.settings)

@@ -148,7 +148,6 @@ async def verify(body: VerifyRequest, scoring: ScoringDep) -> VerifyResponse:
 
 
 async def _score_last(body: PoolingRequest, request: Request, scoring: ScoringService) -> tuple[str, ScoreResult]:
-    """Score the last action; returns the `name@version` that scored as well."""
     history, action = await translate_body(request, body.split)
     q_model, scored = await scoring.step(
         scoring.history(history),
@@ -162,7 +161,6 @@ async def _score_last(body: PoolingRequest, request: Request, scoring: ScoringSe
 async def _rank(
     body: RerankRequest | TeiRerankRequest | VoyageRerankRequest, texts: Sequence[str], scoring: ScoringService
 ) -> tuple[str, ScoreResult]:
-    """Score the documents; returns the `name@version` that scored as well."""
     messages = body.messages if isinstance(body, RerankRequest) else None
     q_model, scored = await scoring.step(
         scoring.history(messages_of(body.query, messages)),
@@ -196,7 +194,6 @@ async def _score_pairs(
 
 
 def _histories(body: PairScoreRequest, number: int, scoring: ScoringService) -> list[History]:
-    """One history per document."""
     if body.queries is None or isinstance(body.queries, str):
         return [scoring.history(messages_of(body.queries, body.messages))] * number
     histories = [scoring.history(messages_of(query, None)) for query in body.queries]

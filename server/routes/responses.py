@@ -176,7 +176,6 @@ async def compact_input(body: CompactRequest, request: Request, stepper: Stepper
 def _read(
     body: ResponsesRequest, options: GuidanceOptions, policy: ServedPolicy, settings: Settings
 ) -> tuple[GuidedStepRequest, Json]:
-    """The step that is asked for, and the response as far as it is known before."""
     asked = read_request(body, options, policy, settings)
     asked = as_it_came(asked, body, "responses", settings, without=_STORED)
     return asked, opened(body, model=policy.name, temperature=temperature_of(asked))

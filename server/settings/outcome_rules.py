@@ -86,7 +86,8 @@ def ruled_outcome(rules: Sequence[OutcomeRule], history: History, *, final: bool
 def _outcome_by(rule: OutcomeRule, history: History) -> float | None:
     match rule.where:
         case "exit_code":
-            return next((o for text in _newest(history) if (o := _by_exit(text)) is not None), None)
+            codes = next(filter(None, map(_EXIT.findall, _newest(history))), None)
+            return float(int(codes[-1]) == 0) if codes else None
         case "test_report":
             reports = (_by_tests(text) for text in _newest(history))
             return next((share for share in reports if share is not None), None)
@@ -117,11 +118,6 @@ def _newest(history: History) -> Iterator[str]:
     for message in reversed(history[begun:]):
         if message.role in ("tool", "user"):
             yield message.content
-
-
-def _by_exit(text: str) -> float | None:
-    codes = _EXIT.findall(text)
-    return float(int(codes[-1]) == 0) if codes else None
 
 
 def _by_tests(text: str) -> float | None:

@@ -44,13 +44,11 @@ def child_environment(environment: Mapping[str, str], named: Sequence[str] = ())
     Args:
         named: names that the operator allows in addition, even if they look like secrets.
     """
-    return {name: value for name, value in environment.items() if name in named or _is_plain(name)}
-
-
-def _is_plain(name: str) -> bool:
-    if name in _NAMES:
-        return True
-    return name.startswith(_PREFIXES) and not _SECRET.search(name)
+    return {
+        name: value
+        for name, value in environment.items()
+        if name in named or name in _NAMES or (name.startswith(_PREFIXES) and not _SECRET.search(name))
+    }
 
 
 _POLL_S: Final = 0.2

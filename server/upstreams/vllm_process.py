@@ -5,6 +5,7 @@ import secrets
 import shutil
 import signal
 import socket
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 from threading import Event, Thread
@@ -199,7 +200,7 @@ def start_vllm(settings: Settings) -> tuple[Settings, VllmProcess | None]:
     if not settings.vllm:
         return settings, None
     # uvicorn raises the signal again after its shutdown, and the default action would skip our clean-up.
-    signal.signal(signal.SIGTERM, _leave)
+    signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))
     process = VllmProcess(
         settings.vllm,
         python=settings.vllm_python,
@@ -213,7 +214,3 @@ def start_vllm(settings: Settings) -> tuple[Settings, VllmProcess | None]:
     process.start(ready_s=settings.vllm_ready_s)
     upstreams = {**settings.upstreams, VLLM: process.upstream()}
     return settings.model_copy(update={"upstreams": upstreams}), process
-
-
-def _leave(signum: int, frame: object) -> None:
-    raise SystemExit(128 + signum)
