@@ -50,35 +50,16 @@ Fault = Literal[
 """Faults that the fake upstream can have; "" is none."""
 
 _IGNORED: Final = frozenset(
-    {
-        "$defs",
-        "$schema",
-        "additionalProperties",
-        "default",
-        "definitions",
-        "description",
-        "examples",
+    (
+        *("$defs", "$schema", "additionalProperties", "default", "definitions", "description", "examples", "title"),
         "required",  # every property is made
-        "title",
-    }
+    )
 )
 _READ: Final = frozenset(
-    {
-        "$ref",
-        "anyOf",
-        "const",
-        "enum",
-        "items",
-        "maxItems",
-        "maxLength",
-        "maximum",
-        "minItems",
-        "minLength",
-        "minimum",
-        "oneOf",
-        "properties",
-        "type",
-    }
+    (
+        *("$ref", "anyOf", "const", "enum", "items", "maxItems", "maxLength", "maximum", "minItems", "minLength"),
+        *("minimum", "oneOf", "properties", "type"),
+    )
 )
 _DEEPEST: Final = 16
 _ITEMS: Final = 2

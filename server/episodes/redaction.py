@@ -32,14 +32,10 @@ class RedactionError(Exception):
 
 
 class RedactionProcesses:
-    """Pool of processes that run the operator's redaction function.
-
-    Args:
-        name: `module:function`, checked by `require_redaction` when the server starts.
-    """
+    """Pool of processes that run the operator's redaction function."""
 
     def __init__(self, name: str, *, timeout_s: float) -> None:
-        self._name = name
+        self._name = name  # `module:function`, checked by `require_redaction` when the server starts
         self._timeout_s = timeout_s
         self._free = asyncio.Semaphore(_MOST_PROCESSES)
         self._idle: list[Process] = []

@@ -92,15 +92,11 @@ _Field = bytes | bytearray | memoryview | str | int | float  # values that redis
 
 
 class RedisEpisodeStore:
-    """Episodes as JSON in Redis, and in memory.
-
-    Args:
-        max_bytes: memory for the episodes of all replicas; those beyond it are removed.
-    """
+    """Episodes as JSON in Redis, and in memory."""
 
     def __init__(self, link: RedisLink, own: MemoryEpisodeStore, *, max_bytes: int, ttl_s: float) -> None:
         self._link = link
-        self._max_bytes = max_bytes
+        self._max_bytes = max_bytes  # memory for the episodes of all replicas; those beyond it are removed
         self._own = own
         self._ttl_ms = max(1, round(ttl_s * 1e3))
         # Requests of one server for one episode would only make each other start again.

@@ -50,13 +50,7 @@ class Closed:
 
 
 class Episodes:
-    """Keeps the state of episodes between requests.
-
-    Args:
-        recorder: records closed episodes; None keeps no texts.
-        rewards: least and greatest reward of an outcome.
-        limits: most that is kept of one episode for its record; None is no limit.
-    """
+    """Keeps the state of episodes between requests."""
 
     def __init__(
         self,
@@ -75,9 +69,9 @@ class Episodes:
         self._heard = heard
         self._store = store
         self._metrics = metrics
-        self._recorder = recorder
-        self._rewards = rewards
-        self._limits = limits
+        self._recorder = recorder  # records closed episodes; None keeps no texts
+        self._rewards = rewards  # least and greatest reward of an outcome
+        self._limits = limits  # most that is kept of one episode for its record; None is no limit
         # One lock per episode being closed, so that a slow redaction delays no other episode.
         self._closing: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
         self._ending: set[asyncio.Task[Any]] = set()

@@ -152,14 +152,11 @@ class _Kept:
 
 
 class MemoryEpisodeStore:
-    """Episodes as JSON in this process; a step appends its record and rewrites none.
-
-    Args:
-        max_bytes: memory for all episodes. When it is full, the key that holds most loses its least recently used
-            episode, so with K keys each is sure of a K-th of the memory.
-    """
+    """Episodes as JSON in this process; a step appends its record and rewrites none."""
 
     def __init__(self, *, max_bytes: int, ttl_s: float, clock: Callable[[], float] = time.monotonic) -> None:
+        # memory for all episodes. When it is full, the key that holds most loses its least recently used episode, so
+        # with K keys each is sure of a K-th of the memory.
         self.max_bytes = max_bytes
         self._ttl_s = ttl_s
         self._clock = clock

@@ -8,7 +8,7 @@ model can read answers; the rule `validity` before a Q model comes first. The ru
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
-from typing import Annotated, ClassVar, Final, Literal
+from typing import Annotated, Final, Literal
 
 from pydantic import Field
 
@@ -27,6 +27,7 @@ from qguide.server.own_bodies.schemas import (
     Body,
     CandidateMessage,
     ChatMessage,
+    ChoiceOptions,
     LeastRead,
     ListOf,
     LongHistoryToScore,
@@ -69,9 +70,6 @@ class AttemptsRequest(Body):
     out_of_domain: OutOfDomain = None
     least_read: LeastRead = None
     long_history: LongHistoryToScore = None
-    # One action of each is scored, so nothing but Q counts.
-    selection: ClassVar[None] = None
-    tau: ClassVar[None] = None
 
 
 class JudgedAttempt(Body):
@@ -223,9 +221,11 @@ async def _valued(
             return None, None, f"its latest step has no Q by {held.id}; send its messages"
         return mark.q_value, None, ""
     try:
+        # One action of each is scored, so nothing but Q counts.
+        options = ChoiceOptions(out_of_domain=body.out_of_domain, least_read=body.least_read)
         history, action = _latest(one.asked.messages, held, scoring)
         scored = await scoring.score(
-            history, action, held, long_history=scoring.long_history(body.long_history), selection=body
+            history, action, held, long_history=scoring.long_history(body.long_history), selection=options
         )
     except InvalidRequestError as error:
         raise type(error)(f"attempts[{index}]: {error}") from error

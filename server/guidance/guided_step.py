@@ -166,6 +166,7 @@ class GuidedStepService(RequestService):
         threshold = None
         if obstacle is None and num_candidates > 1:  # single draws are what guided ones must beat
             threshold = threshold_settings(self.settings.thresholds, q_model)
+        limit = Threshold(threshold.below, threshold.actions, threshold.num_candidates) if threshold else None
         escalated = self.models.find_policy(threshold.policy) if threshold and threshold.policy else None
         domain = domain_of(q_model, options.out_of_domain, self.settings)
         long_history, least_read = long_history_mode(asked, self.settings), least_read_of(options, self.settings)
@@ -187,9 +188,7 @@ class GuidedStepService(RequestService):
                 prior=rule.prior,
                 explore=explore,
                 greedy_weight=rule.greedy_weight,
-                threshold=Threshold(threshold.below, threshold.actions, threshold.num_candidates)
-                if threshold
-                else None,
+                threshold=limit,
             ),
             scorer=StepScorer(
                 held,

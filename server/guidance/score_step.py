@@ -16,7 +16,6 @@ from qguide.server.episodes.state import Offer, ServedEpisode
 from qguide.server.guidance.step_options import (
     SCORE,
     Choices,
-    SelectionOptions,
     SelectionRule,
     distance_of,
     domain_of,
@@ -28,7 +27,7 @@ from qguide.server.guidance.step_options import (
 from qguide.server.guidance.step_types import RequestService
 from qguide.server.observability.request_context import record_q_values
 from qguide.server.own_bodies.history import TriedCandidates, to_candidates, to_documents
-from qguide.server.own_bodies.schemas import CandidateMessage, ScoreItem
+from qguide.server.own_bodies.schemas import CandidateMessage, ChoiceOptions, ScoreItem
 from qguide.server.q_models.served import ServedQModel
 from qguide.server.q_models.threaded import QModelLease
 from qguide.server.settings.settings import Settings
@@ -119,7 +118,7 @@ class ScoringService(RequestService):
         episode_id: str | None,
         earned: float | None = None,
         long_history: LongHistory | None = None,
-        selection: SelectionOptions | None = None,
+        selection: ChoiceOptions | None = None,
     ) -> tuple[QModelLease, Scored]:
         """Score a step of an episode; returns the Q model as well."""
         episode_id = self._episode(episode_id)
@@ -153,7 +152,7 @@ class ScoringService(RequestService):
         q_model: QModelLease,
         *,
         long_history: LongHistory | None = None,
-        selection: SelectionOptions | None = None,
+        selection: ChoiceOptions | None = None,
     ) -> Scored:
         """Score each candidate; equal ones without observations are scored once.
 
@@ -213,7 +212,7 @@ class ScoringService(RequestService):
 
 
 def _rule(
-    candidates: TriedCandidates, selection: SelectionOptions | None, settings: Settings, q_model: QModelLease
+    candidates: TriedCandidates, selection: ChoiceOptions | None, settings: Settings, q_model: QModelLease
 ) -> SelectionRule | None:
     if selection is None:
         return None

@@ -8,7 +8,7 @@ import asyncio
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
-from typing import Final, Literal, Protocol
+from typing import Final
 
 from qguide.qnet.decision.decision import Fallback
 from qguide.qnet.decision.early_stop import UntilDecided
@@ -36,14 +36,11 @@ from qguide.server.episodes.state import ServedEpisode
 from qguide.server.guidance.readable_view import ReadableView
 from qguide.server.guidance.step_types import GuidedStepRequest
 from qguide.server.observability.metrics import Metrics
-from qguide.server.own_bodies.schemas import StepOptions
+from qguide.server.own_bodies.schemas import ChoiceOptions, OutOfDomain, StepOptions
 from qguide.server.q_models.served import ServedQModel
 from qguide.server.q_models.threaded import QModelLease
 from qguide.server.settings.settings import Settings
 from qguide.server.settings.thresholds import ThresholdSettings
-
-OutOfDomain = Literal["unguided", "guide"]
-"""Answer to a state outside the Q model's domain: the likeliest candidate, or the Q model's."""
 
 Obstacle = InvalidRequestError | OutOfDomainError
 """Reason, known before anything is drawn, why no candidate can be scored."""
@@ -52,26 +49,6 @@ _CHOICE: Final = (
     "; or choose by long_history (QGUIDE_LONG_HISTORY): 'window' scores after the task and the newest turns that fit, "
 )
 _NO_WINDOW: Final = "shorten its system and first user messages or name a Q model with a longer context"
-
-
-class SelectionOptions(Protocol):
-    """Fields of a request that concern the choice."""
-
-    @property
-    def selection(self) -> SelectionName | None:
-        """Rule of the choice; None: the server's."""
-
-    @property
-    def tau(self) -> float | None:
-        """Temperature of Q in the posterior; None: the Q model's."""
-
-    @property
-    def out_of_domain(self) -> OutOfDomain | None:
-        """Rule for states outside the domain; None: the server's."""
-
-    @property
-    def least_read(self) -> float | None:
-        """Share of a long history that has to be read; None: the server's."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,7 +62,7 @@ class SelectionRule:
 
 
 def selection_rule(
-    options: SelectionOptions, settings: Settings, q_model: ServedQModel, *, prior: PriorBy | None = None
+    options: ChoiceOptions, settings: Settings, q_model: ServedQModel, *, prior: PriorBy | None = None
 ) -> SelectionRule:
     """The rule by which a request's action is chosen."""
     fitted = q_model.manifest.prior if q_model.manifest else None
@@ -123,13 +100,13 @@ def long_history_mode(asked: GuidedStepRequest, settings: Settings) -> LongHisto
     return wanted.fallback or own or fallback_of(asked, settings)
 
 
-def domain_of(q_model: ServedQModel, wanted: OutOfDomain | None, settings: Settings) -> AnyDomain | None:
+def domain_of(q_model: ServedQModel, wanted: OutOfDomain, settings: Settings) -> AnyDomain | None:
     """The domain that a request has to be in; None where it is guided all the same."""
     mode = wanted or settings.out_of_domain
     return q_model.domain if mode == "unguided" else None
 
 
-def least_read_of(options: SelectionOptions, settings: Settings) -> float:
+def least_read_of(options: ChoiceOptions, settings: Settings) -> float:
     """The share of a long history that has to be read; 0 where any is enough."""
     if (options.out_of_domain or settings.out_of_domain) == "guide":
         return 0.0

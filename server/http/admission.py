@@ -94,16 +94,13 @@ def caller_of(key: Key | None, settings: Settings) -> Caller:
 
 
 class Limiter:
-    """Counts the requests and tokens of callers.
-
-    Args:
-        link: Redis in which replicas count together; None counts in this process. Concurrent requests are always
-            counted in this process.
-    """
+    """Counts the requests and tokens of callers."""
 
     def __init__(self, link: RedisLink | None, *, concurrent_requests: int) -> None:
         self._concurrent_requests = concurrent_requests
         self._running: Counter[tuple[str, Kind]] = Counter()
+        # Redis in which replicas count together; None counts in this process. Concurrent requests are always counted in
+        # this process.
         self._link = link
         self._own: RateLimiter = FixedWindowRateLimiter(MemoryStorage())
         self._shared = FixedWindowRateLimiter(link.limits_storage()) if link else self._own

@@ -66,16 +66,13 @@ class BodyReader(HttpMiddleware):
     A slow body does not count as a running request, because the limits on those are applied after this middleware; so
     slow clients cannot lock others out. The memory of all arriving bodies is limited: when it is full, the body that
     has been arriving for longest is aborted.
-
-    Args:
-        timeout_s: time from the head of the request to the last byte of its body.
     """
 
     def __init__(self, app: ASGIApp, *, max_body_bytes: int, timeout_s: float) -> None:
         super().__init__(app)
         self._max_body_bytes = max_body_bytes
         self._max_arriving_bytes = _WHOLE_BODIES * max_body_bytes
-        self._timeout_s = timeout_s
+        self._timeout_s = timeout_s  # time from the head of the request to the last byte of its body
         self._arriving: dict[int, _Arrival] = {}
         self._arriving_bytes = 0
 

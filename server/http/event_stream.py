@@ -36,13 +36,7 @@ def named_event(data: Mapping[str, Any]) -> bytes:
 
 
 class EventWriter:
-    """The events of one answer, in one dialect.
-
-    Args:
-        pieces: of the answer, which is the body of the same request without a stream.
-        written: a piece, or an error's body, as an event.
-        sign: of life; sent again and again until the answer is there.
-    """
+    """The events of one answer, in one dialect."""
 
     def __init__(
         self,
@@ -52,9 +46,9 @@ class EventWriter:
         sign: Callable[[], bytes] = lambda: HEARTBEAT,
         end: bytes = b"",
     ) -> None:
-        self._pieces = pieces
-        self._written = written
-        self._sign = sign
+        self._pieces = pieces  # of the answer, which is the body of the same request without a stream
+        self._written = written  # a piece, or an error's body, as an event
+        self._sign = sign  # of life; sent again and again until the answer is there
         self._end = end
 
     def waiting(self) -> Iterable[bytes]:
@@ -127,14 +121,11 @@ class OutlivingStream(EventStream):
     """Events of an answer whose work goes on when its client is gone.
 
     Its request says so (`request.state.outlives_client`).
-
-    Args:
-        work: makes what `complete` waits for.
     """
 
     def __init__(self, *args: Any, work: Callable[[], Awaitable[None]], **options: Any) -> None:
         super().__init__(*args, **options)
-        self._outliving = work
+        self._outliving = work  # makes what `complete` waits for
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Do the work, tell the events to a client that listens, and end with the work."""

@@ -77,16 +77,11 @@ _log = structlog.get_logger(__name__)
 
 
 class Drain:
-    """State of a server that shuts down.
-
-    Attributes:
-        draining: readiness fails, so that no new clients come.
-        refusing: new requests are refused as well.
-    """
+    """State of a server that shuts down."""
 
     def __init__(self) -> None:
-        self.draining = False
-        self.refusing = False
+        self.draining = False  # readiness fails, so that no new clients come
+        self.refusing = False  # new requests are refused as well
 
     def check(self) -> None:
         """Refuse a new request at the end of a shutdown."""

@@ -126,17 +126,14 @@ class DrainingServer(uvicorn.Server):
     Load balancers then see the failing readiness check before requests are refused. A second SIGTERM, or SIGINT at any
     time, skips the delay. Requests in flight are waited for in either case, up to `timeout_graceful_shutdown` of the
     configuration.
-
-    Args:
-        delay_s: time from the signal until new requests are refused.
-        ends_hard: end the process if it is still there some seconds after all limits have passed, because a thread or
-            the event loop is stuck. Only for a process that is nothing but this server.
     """
 
     def __init__(self, config: uvicorn.Config, drain: Drain, *, delay_s: float, ends_hard: bool = False) -> None:
         super().__init__(config)
         self._drain = drain
-        self._delay_s = delay_s
+        self._delay_s = delay_s  # time from the signal until new requests are refused
+        # end the process if it is still there some seconds after all limits have passed, because a thread or the event
+        # loop is stuck. Only for a process that is nothing but this server.
         self._ends_hard = ends_hard
         self._leave_at: float | None = None
 

@@ -42,22 +42,17 @@ _log = structlog.get_logger(__name__)
 
 
 class Group:
-    """Learning of one key, or of keys that the operator groups; its methods wait on the disk.
-
-    Attributes:
-        name: of the key; "+name" of a group, "_" of a server without keys.
-        progress: the state; read it on another thread only for what it was a moment ago.
-        own: changes that this process wrote, for whoever tells of them.
-    """
+    """Learning of one key, or of keys that the operator groups; its methods wait on the disk."""
 
     def __init__(self, name: str, folder: Path, rules: Rules, *, clock: Callable[[], float] = time.time) -> None:
-        self.name = name
+        self.name = name  # of the key; "+name" of a group, "_" of a server without keys
         self.folder = folder
-        self.progress = Progress(rules)
+        self.progress = Progress(rules)  # the state; read it on another thread only for what it was a moment ago
         self._rules = rules
         self._clock = clock
         self._lock = Lock()
         self._ledger = Ledger(folder)
+        # changes that this process wrote, for whoever tells of them
         self.own: deque[PhaseLine] = deque(maxlen=_MOST_PENDING)
         self._pending: deque[EpisodeLine | SpentLine] = deque(maxlen=_MOST_PENDING)
         self._generation = 0

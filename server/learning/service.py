@@ -20,7 +20,7 @@ from qguide.qnet.errors import ConfigError, OutdatedFeaturesError, QGuideError
 from qguide.qnet.packages import LEARN, require_extra
 from qguide.qnet.policies.pool import split_draws
 from qguide.server.episodes.state import ServedEpisode
-from qguide.server.learning.fitting import FitLimits, Fitter, checkpoint_of
+from qguide.server.learning.fitting import Fitter, checkpoint_of
 from qguide.server.learning.group import Group, Order
 from qguide.server.learning.lines import EpisodeLine, Phase, PhaseLine, SilentLine, SpentLine
 from qguide.server.learning.live_group import LearningStep, LiveGroup, Opening, arm_of, group_of, play_of
@@ -57,8 +57,8 @@ class Learning:
         self._models = models
         self._folder = folder / LEARNING
         self.rules = Rules.of(settings)
-        limits = FitLimits(settings.learn_cpu_s, settings.learn_memory_mb * 1024**2)
-        self._fitter = Fitter(folder, limits)
+        memory_bytes = settings.learn_memory_mb * 1024**2
+        self._fitter = Fitter(folder, cpu_s=settings.learn_cpu_s, memory_bytes=memory_bytes)
         self._one_fit = asyncio.Semaphore(1)
         self._webhook = build_webhook(settings)
         self._open = OpenEpisodes(settings.learn_silence_s)

@@ -248,10 +248,19 @@ def _shares(given: object) -> object:
     return [{"name": name.strip()} | ({"n": n.strip()} if sign else {}) for name, sign, n in pairs]
 
 
-class StepOptions(Body):
-    """Guidance options of one step."""
+class ChoiceOptions(Body):
+    """Options of the choice among candidates, drawn or the caller's own."""
 
     q_model: QModelName = None
+    selection: Selection = None
+    tau: Tau = None
+    out_of_domain: OutOfDomain = None
+    least_read: LeastRead = None
+
+
+class StepOptions(ChoiceOptions):
+    """Guidance options of one step."""
+
     policies: Annotated[ListOf[PolicyShare], BeforeValidator(_shares)] | None = Field(
         default=None,
         description="several policies that draw the step's candidates, n each, in place of one; one that fails costs "
@@ -267,10 +276,6 @@ class StepOptions(Body):
         description="answer if the history is longer than the Q model takes: `error`, `first` for the likeliest "
         "candidate, or `window` to score after the task and the newest turns that fit; null takes the server's setting",
     )
-    selection: Selection = None
-    tau: Tau = None
-    out_of_domain: OutOfDomain = None
-    least_read: LeastRead = None
     prior: PriorBy | None = Field(
         default=None,
         description="the prior: `votes`, smoothed shares of the draws, or the policy's own `likelihood`, or "
@@ -363,27 +368,21 @@ class ScoreItem(Body):
     )
 
 
-class ScoreRequestBody(ScoreItem):
+class ScoringOptions(ChoiceOptions):
+    """Options of scoring the caller's own candidates."""
+
+    long_history: LongHistoryToScore = None
+
+
+class ScoreRequestBody(ScoringOptions, ScoreItem):
     """One history with candidates, and the Q model to score them."""
 
-    q_model: QModelName = None
-    selection: Selection = None
-    tau: Tau = None
-    out_of_domain: OutOfDomain = None
-    least_read: LeastRead = None
-    long_history: LongHistoryToScore = None
     episode_id: EpisodeId = None
     earned: Earned = None
 
 
-class ScoreBatchBody(Body):
+class ScoreBatchBody(ScoringOptions):
     """Several histories with candidates, of one agent or several, and one Q model."""
 
     items: ListOf[ScoreItem] = Field(json_schema_extra=NOT_EMPTY)
-    q_model: QModelName = None
-    selection: Selection = None
-    tau: Tau = None
-    out_of_domain: OutOfDomain = None
-    least_read: LeastRead = None
-    long_history: LongHistoryToScore = None
     episode_id: EpisodeArm = None

@@ -102,9 +102,6 @@ class MeteredPolicy:
 
     A draw that fails or is cancelled is charged for what upstreams have answered and the device has computed by then;
     the tokens of an unfinished upstream request are unknown.
-
-    Args:
-        session_id: the episode that the draws belong to, and nothing else of the step; "" for none.
     """
 
     def __init__(self, policy: Policy, metrics: Metrics, *, stage: Stage, session_id: str = "") -> None:
@@ -112,7 +109,7 @@ class MeteredPolicy:
         self._policy = policy
         self._metrics = metrics
         self._stage = stage
-        self._session_id = session_id
+        self._session_id = session_id  # the episode that the draws belong to, and nothing else of the step; "" for none
 
     async def sample(self, history: History, *, n: int, sampling: Sampling) -> list[Candidate]:
         """Draw candidates, measuring the time including waits."""
@@ -141,11 +138,7 @@ def _with_usage(drawn: list[Candidate], spent: TokenUsage) -> list[Candidate]:
 
 
 class ServedQModel(ABC):
-    """One version of a Q model; owned by the event loop.
-
-    Attributes:
-        upstream: name of the upstream that is prompted; "" for other Q models.
-    """
+    """One version of a Q model; owned by the event loop."""
 
     kind: str = "a Q model"
     prompted: JudgeCard | None = None
@@ -179,7 +172,7 @@ class ServedQModel(ABC):
         self.source = source
         self.manifest = manifest
         self.domain = domain
-        self.upstream = ""
+        self.upstream = ""  # name of the upstream that is prompted; "" for other Q models
         self._rules: tuple[RuleName, ...] = ()
         self._runtime = runtime
         self._content = content

@@ -35,15 +35,11 @@ _log = structlog.get_logger(__name__)
 
 
 class LazyScorer(CachingScorer):
-    """A scorer that is built at its first use, and built, used and closed on one thread.
-
-    Attributes:
-        cached: cache statistics at the last `look`; readable from any thread.
-    """
+    """A scorer that is built at its first use, and built, used and closed on one thread."""
 
     def __init__(self, name: str, build: Callable[[], CachingScorer]) -> None:
         self.name = name
-        self.cached = CacheUse()
+        self.cached = CacheUse()  # cache statistics at the last `look`; readable from any thread
         self._build: Callable[[], CachingScorer] | None = build
         self._scorer: CachingScorer | None = None
 

@@ -32,11 +32,7 @@ _LATE_S: Final = 0.05  # a time-out that comes so much later than it should is t
 
 
 class RedisLink:
-    """Connection pool that knows whether Redis is up.
-
-    Args:
-        timeout_s: Redis counts as down when a command takes longer.
-    """
+    """Connection pool that knows whether Redis is up."""
 
     def __init__(self, url: str, metrics: Metrics, *, timeout_s: float = 0.5, ping_every_s: float = 1.0) -> None:
         from redis.asyncio import Redis
@@ -47,7 +43,7 @@ class RedisLink:
         self.up = True
         self._gauge = metrics.redis_up()
         self._gauge.set(1)
-        self._timeout_s = timeout_s
+        self._timeout_s = timeout_s  # Redis counts as down when a command takes longer
         self._ping_every_s = ping_every_s
         self._watching = False
         self._unreadable_logged = False

@@ -14,8 +14,14 @@ from qguide.qnet.turns import paced
 from qguide.qnet.types import ScoreResult
 from qguide.server.own_bodies.schemas import NOT_EMPTY, EpisodeId, ListOf, Positive, QModelName
 from qguide.server.q_models.served import Texts
-from qguide.server.rerank.schemas import JinaRerankRequest, RelevanceScore, RerankBody
-from qguide.server.rerank.translation import best_first, relevance, tokens_of
+from qguide.server.rerank.jina_cohere import (
+    JinaRerankRequest,
+    RankedDocument,
+    RerankBody,
+    best_first,
+    relevance,
+    tokens_of,
+)
 
 _JINA: Final = "(Jina's)"
 _TEI: Final = "(TEI's)"
@@ -109,12 +115,9 @@ class VoyageRerankRequest(RerankBody):
     episode_id: EpisodeId = None
 
 
-class VoyageRank(RerankBody):
+class VoyageRank(RankedDocument):
     """One document of Voyage's ranking, which is sorted by Q."""
 
-    index: int
-    relevance_score: RelevanceScore
-    q_value: float = Field(description="ours: the raw Q")
     document: str | None = None
 
 

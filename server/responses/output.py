@@ -137,18 +137,14 @@ def failed(response: Json, error: Json) -> Json:
 
 
 class ResponseWriter(EventWriter):
-    """The events of one response, numbered in their order.
-
-    Args:
-        after: number of the last event that the caller has; -1 for none.
-    """
+    """The events of one response, numbered in their order."""
 
     def __init__(self, response: Json, *, after: int = -1) -> None:
         super().__init__(closing_events, written=self._numbered)
         self._response = response
         self._opening = filter(None, map(self._numbered, opening_events(response)))
         self._numbers = count()
-        self._after = after
+        self._after = after  # number of the last event that the caller has; -1 for none
 
     def waiting(self) -> Iterable[bytes]:
         """The first events; from then on comments, which clients skip."""

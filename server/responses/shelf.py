@@ -25,10 +25,6 @@ class Shelf:
 
     Names are scoped by the caller's key, so that no key reads another's. Long rows are read and written in the thread
     of long bodies.
-
-    Args:
-        max_bytes: memory of all rows that are not in Redis; the key that holds most gives way.
-        max_body_bytes: of a request; the rows that one continues may be several times as large.
     """
 
     def __init__(
@@ -37,9 +33,9 @@ class Shelf:
         self._link = link
         self._bodies = bodies
         self._own: dict[str, TTLCache[str, bytes]] = {}
-        self._max_bytes = max_bytes
+        self._max_bytes = max_bytes  # memory of all rows that are not in Redis; the key that holds most gives way
         self._ttl_s = ttl_s
-        self._max_body_bytes = max_body_bytes
+        self._max_body_bytes = max_body_bytes  # of a request; the rows that one continues may be several times as large
 
     @property
     def is_shared(self) -> bool:

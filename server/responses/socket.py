@@ -59,14 +59,10 @@ class ResponsesSockets:
 
 
 class ResponsesSocket:
-    """One connection.
-
-    Attributes:
-        kept: names of what is on the shelf as long as it is open.
-    """
+    """One connection."""
 
     def __init__(self, scope: Scope, receive: Receive, send: Send, settings: Settings, opened: Counter[str]) -> None:
-        self.kept: list[str] = []
+        self.kept: list[str] = []  # names of what is on the shelf as long as it is open
         self._scope, self._receive, self._send = scope, receive, send
         self._settings = settings
         self._opened = opened
@@ -213,9 +209,6 @@ class _Relay:
 
     Args:
         lane: the `stream_id` of the request, which its events have again.
-
-    Attributes:
-        failed: no response came of the request.
     """
 
     def __init__(self, tell: Callable[[Json, str], Awaitable[None]], lane: str | None) -> None:
@@ -224,7 +217,7 @@ class _Relay:
         self._status = 0
         self._headers: dict[str, str] = {}
         self._rest = b""
-        self.failed = False
+        self.failed = False  # no response came of the request
 
     async def __call__(self, message: Message) -> None:
         if message["type"] == "http.response.start":

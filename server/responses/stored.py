@@ -59,17 +59,12 @@ def build_stored(settings: Settings, link: RedisLink | None, bodies: LongBodies)
 
 
 class StoredResponses:
-    """Responses and conversations by their ids.
-
-    Args:
-        unstored: has what may not be stored, as long as its WebSocket is open.
-        longest_s: time after which a response in the background is lost with its server.
-    """
+    """Responses and conversations by their ids."""
 
     def __init__(self, shelf: Shelf | None, *, unstored: Shelf, longest_s: float) -> None:
         self._shelf = shelf
-        self._unstored = unstored
-        self._longest_s = longest_s
+        self._unstored = unstored  # has what may not be stored, as long as its WebSocket is open
+        self._longest_s = longest_s  # time after which a response in the background is lost with its server
         self._running: dict[str, asyncio.Future[Json]] = {}
 
     def stores(self, body: ResponsesRequest) -> bool:

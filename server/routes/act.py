@@ -31,7 +31,7 @@ from qguide.server.own_bodies.answers import (
 )
 from qguide.server.own_bodies.schemas import ActRequest, ScoreBatchBody, ScoreItem, ScoreRequestBody
 from qguide.server.q_models.threaded import QModelLease
-from qguide.server.rerank.schemas import EitherScoreRequest, PairScoreRequest, PairScoreResponse
+from qguide.server.rerank.vllm import EitherScoreRequest, PairScoreRequest, PairScoreResponse
 from qguide.server.routes.dependencies import ScoringDep, StepperDep
 from qguide.server.routes.rerank import score_pairs
 

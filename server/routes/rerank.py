@@ -17,16 +17,14 @@ from qguide.server.guidance.score_step import ScoringService
 from qguide.server.http.bodies import BodyRoute, translate_body
 from qguide.server.own_bodies.history import TriedCandidates, check_size
 from qguide.server.q_models.threaded import QModelLease
-from qguide.server.rerank.pooling import ClassifyResponse, PoolingRequest, PoolingResponse
-from qguide.server.rerank.schemas import (
+from qguide.server.rerank.jina_cohere import (
     CohereRerankRequest,
     CohereRerankResponse,
     JinaRerankResponse,
-    PairScoreRequest,
-    PairScoreResponse,
     RerankRequest,
-    VerifyRequest,
-    VerifyResponse,
+    cohere_response,
+    jina_response,
+    messages_of,
 )
 from qguide.server.rerank.tei_voyage import (
     AnyRerankRequest,
@@ -41,7 +39,16 @@ from qguide.server.rerank.tei_voyage import (
     tei_tokens,
     voyage_response,
 )
-from qguide.server.rerank.translation import cohere_response, jina_response, messages_of, pair_response
+from qguide.server.rerank.vllm import (
+    ClassifyResponse,
+    PairScoreRequest,
+    PairScoreResponse,
+    PoolingRequest,
+    PoolingResponse,
+    VerifyRequest,
+    VerifyResponse,
+    pair_response,
+)
 from qguide.server.routes.dependencies import ScoringDep
 
 router = APIRouter(tags=["rerank"], route_class=BodyRoute)

@@ -11,50 +11,20 @@ PREFIX: Final = "QGUIDE_"
 
 PROTECTING: Final = frozenset(
     {
-        "body_timeout_s",
-        "caller_fields",
-        "concurrent_requests",
-        "cors_origins",
-        "episode_max_bytes",
-        "episode_max_steps",
-        "episodes_redact",
-        "episodes_redact_timeout_s",
-        "episodes_ttl_s",
-        "head_timeout_s",
-        "host",
-        "keys_file",
-        "max_body_bytes",
-        "max_candidates",
-        "max_connections",
-        "max_connections_per_address",
-        "max_header_bytes",
-        "max_headers",
-        "max_history_messages",
-        "max_score_items",
-        "max_text_bytes",
-        "caller_media_domains",
-        "playground",
-        "requests_per_minute",
-        "tokens_per_day",
-        "trusted_hosts",
+        *("host", "trusted_hosts", "cors_origins", "keys_file", "playground"),
+        *("caller_fields", "caller_media_domains", "episodes_redact", "episodes_redact_timeout_s", "episodes_ttl_s"),
+        *("episode_max_bytes", "episode_max_steps", "concurrent_requests", "requests_per_minute", "tokens_per_day"),
+        *("max_connections", "max_connections_per_address", "max_header_bytes", "max_headers", "head_timeout_s"),
+        *("max_body_bytes", "body_timeout_s", "max_text_bytes", "max_history_messages"),
+        *("max_candidates", "max_score_items"),
     }
 )
 """Settings without which texts are recorded in clear, or the server is open wider than meant."""
 
 OTHERS: Final = frozenset(
     {
-        "API_KEY",
-        "CHROMIUM",
-        "DATA",
-        "KEY",
-        "LITELLM_PYTHON",
-        "OPENAPI_CASES",
-        "OPEN_RESPONSES",
-        "PROMETHEUS",
-        "REDIS_SERVER",
-        "TEST_GATE",
-        "TEST_IMAGE",
-        "URL",
+        *("API_KEY", "CHROMIUM", "DATA", "KEY", "LITELLM_PYTHON", "OPENAPI_CASES", "OPEN_RESPONSES", "PROMETHEUS"),
+        *("REDIS_SERVER", "TEST_GATE", "TEST_IMAGE", "URL"),
     }
 )
 """Variables of clients, examples and tests, which a server's environment may hold as well."""

@@ -20,11 +20,7 @@ _log = structlog.get_logger(__name__)
 
 
 class UpstreamWatch:
-    """Last known state of each upstream.
-
-    Args:
-        again_s: time between a first failure and the check that confirms it.
-    """
+    """Last known state of each upstream."""
 
     def __init__(
         self,
@@ -35,7 +31,7 @@ class UpstreamWatch:
         again_s: float = _AGAIN_S,
     ) -> None:
         self._upstreams = upstreams
-        self._again_s = again_s
+        self._again_s = again_s  # time between a first failure and the check that confirms it
         self._every_s = every_s
         self._problems: dict[str, str] = {}
         self._up = metrics.upstream_up() if upstreams else None

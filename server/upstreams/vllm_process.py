@@ -40,12 +40,6 @@ class VllmProcess:
     """One vLLM server on a free local port, with an API key that only this process knows.
 
     It is restarted when it exits or stops answering, after a delay that doubles as long as the restarts fail.
-
-    Attributes:
-        is_lost: True from its exit, or too long without an answer, until it answers again.
-
-    Args:
-        silent_s: longest time without a 200 from /health; during a start it is `ready_s`.
     """
 
     def __init__(
@@ -65,7 +59,7 @@ class VllmProcess:
         self.url = f"http://127.0.0.1:{port}"
         self.api_key = secrets.token_hex(16)
         self.starts = 0
-        self.is_lost = False
+        self.is_lost = False  # True from its exit, or too long without an answer, until it answers again
         if shutil.which(python) is None:
             raise ConfigError(
                 f"there is no Python interpreter at {python}; set QGUIDE_VLLM_PYTHON to a Python that has vLLM (`make "
@@ -81,6 +75,7 @@ class VllmProcess:
         self._first_wait_s = first_wait_s
         self._longest_wait_s = longest_wait_s
         self._silent_s = silent_s
+        # longest time without a 200 from /health; during a start it is `ready_s`
         self._ready_s = self._patience_s = silent_s
         self._answered_at = self._ask_at = monotonic()
         self._ending = Event()

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from qguide.qnet.records import NodeRow, TreeRow
-from qguide.server.learning.fitting import KEPT_VERSIONS, FitLimits, Fitter
+from qguide.server.learning.fitting import KEPT_VERSIONS, Fitter
 from qguide.server.learning.lines import EpisodeLine, PhaseLine
 from qguide.server.learning.parameters import Rules
 from qguide.server.learning.progress import Progress
@@ -25,7 +25,7 @@ OTHER = TreeRow(
 
 
 def fitter(folder: Path, *, memory_mb: int = 1024) -> Fitter:
-    return Fitter(folder, FitLimits(cpu_s=60, memory_bytes=memory_mb * 1024**2))
+    return Fitter(folder, cpu_s=60, memory_bytes=memory_mb * 1024**2)
 
 
 def test_no_episodes_are_not_all_episodes(tmp_path: Path) -> None:

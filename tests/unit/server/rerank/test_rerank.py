@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from fastapi.testclient import TestClient
 
-from qguide.server.rerank.translation import best_first, relevance
+from qguide.server.rerank.jina_cohere import best_first, relevance
 from tests.unit.server.conftest import FAKES, Serve
 
 QUERY = "You see a desk. Your task is to: take the mug."

@@ -9,7 +9,7 @@ from fastapi.testclient import TestClient
 
 from qguide.server.q_models.registry import Models
 from qguide.server.q_models.served import Texts
-from qguide.server.rerank.translation import relevance
+from qguide.server.rerank.jina_cohere import relevance
 from qguide.server.settings.settings import Settings
 from tests.unit.server.conftest import FAKES, Serve
 
