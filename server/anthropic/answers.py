@@ -1,7 +1,4 @@
-"""Response schemas of messages, whole and in events.
-
-The responses themselves are plain JSON (see `translation`).
-"""
+"""Response schemas of messages, whole and in events."""
 
 from typing import Literal
 

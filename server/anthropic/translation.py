@@ -56,7 +56,10 @@ def read_message(body: MessagesRequest) -> Translated:
 
 def chat_prompt(body: Prompt) -> Json:
     """The prompt as fields of a chat completion's body; null where there is nothing."""
-    tools = read_tools(body.tools or (), _referenced_tools(body.messages))
+    contents = [block.content for block in _blocks(body.messages) if isinstance(block.content, list)]
+    # Found by a search for tools that the caller ran.
+    found = {part.tool_name for content in contents for part in content if part.tool_name}
+    tools = read_tools(body.tools or (), found)
     choice = body.tool_choice if tools else None  # some clients choose among none
     one_call = bool(choice and choice.disable_parallel_tool_use)
     return {
@@ -93,12 +96,6 @@ def answer_of(completion: Json, asked: Translated, native: Mapping[str, Any] | N
     guidance = completion["qguide"]
     guidance["warnings"] += [*asked.warnings, *warnings]
     return message | {"qguide": guidance}
-
-
-def _referenced_tools(turns: Sequence[Turn]) -> set[str]:
-    """Names of the tools that a search for tools, run by the caller, has found."""
-    contents = (block.content for block in _blocks(turns) if isinstance(block.content, list))
-    return {part.tool_name for content in contents for part in content if part.tool_name}
 
 
 def _blocks(turns: Sequence[Turn]) -> Iterator[Block]:

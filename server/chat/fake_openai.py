@@ -40,8 +40,6 @@ class FakeUpstream:
     """Scripted chat completions: choice k of turn t is reply t + k, cycling through the script.
 
     Proposals that the prompt says were judged poor count as choices already given.
-
-    A judge's question (`qguide.qnet.judging`) is answered by the rule of `qguide.server.chat.fake_replies`.
     """
 
     replies: Sequence[str] = DEFAULT_REPLIES
@@ -91,11 +89,7 @@ class FakeUpstream:
         return await self.served(request, await request.json())
 
     async def served(self, request: Request, body: Json, asked: Json | None = None) -> Response:
-        """The answer to a chat.
-
-        Args:
-            asked: the request's body, if it was another.
-        """
+        """The answer to a chat."""
         given = body if asked is None else asked
         delay_s = self.delay_s if len(self.asked) >= len(self.delays_s) else self.delays_s[len(self.asked)]
         self.asked.append(without_stream(given))

@@ -1,7 +1,4 @@
-"""Bodies of POST /v1/completions, and their translation to and from chat completions.
-
-Pure but for ids.
-"""
+"""Bodies of POST /v1/completions, and their translation to and from chat completions."""
 
 import uuid
 from collections.abc import Collection, Iterator, Sequence

@@ -57,7 +57,10 @@ class RotatedFile:
         Rows that exceed `max_bytes` together get a file of their own.
         """
         lines = b"".join(row.model_dump_json().encode() + b"\n" for row in rows)
-        path = self._path if self._path and self._has_room(self._path, len(lines)) else self._new()
+        path = self._path
+        # A deleted file is not created again.
+        if path is None or not path.exists() or path.stat().st_size + len(lines) > self._max_bytes:
+            path = self._new()
         size = path.stat().st_size if path.exists() else 0
         undo = partial(_cut, path, size)
         try:
@@ -95,10 +98,6 @@ class RotatedFile:
             _log.error("episode_file_not_removed", reason=error.strerror)
         else:
             self._may_rotate = False
-
-    def _has_room(self, path: Path, size: int) -> bool:
-        """True if the file still exists and the rows fit; a deleted file is not created again."""
-        return path.exists() and path.stat().st_size + size <= self._max_bytes
 
     def _new(self) -> Path:
         self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)

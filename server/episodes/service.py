@@ -236,7 +236,9 @@ class Episodes:
             episode = await self._store.update(place, close)
             self._hear(place, episode)
             if ends and episode.last is not None:
-                self._metrics.count_episode(_counted_for(episode), outcome.reward)
+                learned = episode.arm is not None and episode.arm.guided  # as one: they come and go
+                q_model = episode.last.q_model
+                self._metrics.count_episode(plain_name(q_model) if learned else q_model, outcome.reward)
             if episode.recorded:
                 await self._tell(place, episode)
                 return Closed(episode, "")
@@ -343,13 +345,6 @@ async def outlasting(episodes: Episodes, store: EpisodeStore, settings: Settings
         _log.error("open_episodes_not_saved", reason=str(error))
     with closing(store):
         yield
-
-
-def _counted_for(episode: ServedEpisode) -> str:
-    """The Q model that metrics count an episode for; learned ones as one, for they come and go."""
-    assert episode.last is not None
-    guided = episode.arm is not None and episode.arm.guided
-    return plain_name(episode.last.q_model) if guided else episode.last.q_model
 
 
 def _closed(episode_id: str, outcome: Outcome, known: ServedEpisode | None) -> ServedEpisode:

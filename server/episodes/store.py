@@ -54,10 +54,7 @@ class EpisodeStore(Protocol):
         """The episode, or None if it is unknown."""
 
     async def update(self, episode_id: str, change: Change) -> ServedEpisode:
-        """Change an episode atomically.
-
-        Exceptions of `change` propagate and leave the episode unchanged.
-        """
+        """Change an episode atomically. Exceptions of `change` propagate and leave the episode unchanged."""
 
     async def records(self, episode_id: str) -> Sequence[bytes]:
         """The step records of an episode, in order; none if they are lost."""
@@ -221,7 +218,10 @@ class MemoryEpisodeStore:
                     _set_aside(file.path)
                 elif not self._unsaved:
                     file.path.unlink()
-            _remove_old(folder, before=time.time() - self._ttl_s if keeps else math.inf)
+            kept_since = time.time() - self._ttl_s if keeps else math.inf
+            for path in folder.glob(f"*{_UNREADABLE}*"):  # which hold users' texts
+                if path.stat().st_mtime < kept_since:
+                    path.unlink()
         return [(place, ServedEpisode.model_validate_json(kept.state)) for place, kept in self._kept.items()]
 
     def close(self) -> None:
@@ -319,10 +319,3 @@ def _set_aside(path: Path) -> None:
         with suppress(FileNotFoundError):
             aside = path.with_name(path.name + end).rename(path.with_name(f"{path.stem}{_UNREADABLE}{end}"))
             aside.touch()  # its time is kept from now on
-
-
-def _remove_old(folder: Path, *, before: float) -> None:
-    """Remove what was set aside, which holds users' texts."""
-    for path in folder.glob(f"*{_UNREADABLE}*"):
-        if path.stat().st_mtime < before:
-            path.unlink()

@@ -1,7 +1,4 @@
-"""Response schemas of Gemini's routes, for the OpenAPI document.
-
-The responses themselves are plain JSON (see `translation`).
-"""
+"""Response schemas of Gemini's routes, for the OpenAPI document."""
 
 from typing import Literal
 

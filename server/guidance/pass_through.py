@@ -10,7 +10,6 @@ from typing import Any, Final
 from pydantic import BaseModel
 
 from qguide.qnet.dialects.responses_requests import COMPACTIONS, compacted_turn
-from qguide.qnet.dialects.shapes import Json
 from qguide.qnet.native_requests import DialectName, NativeRequest
 from qguide.server.guidance.step_types import GuidedStepRequest, GuidedStepResult
 from qguide.server.settings.allowed_parameters import native_fields
@@ -36,15 +35,13 @@ def as_it_came(
     for name in _READ:
         settings.reach.check_addresses(passed.get(name), name)
     if isinstance(items := passed.get("input"), list):
-        passed["input"] = [_readable(item) for item in items]
+        # What this server compacted no upstream reads: the message that says it is sent.
+        turns = [compacted_turn(item) if item.get("type") in COMPACTIONS else None for item in items]
+        passed["input"] = [
+            item if turn is None else {"type": "message", **turn} for item, turn in zip(items, turns, strict=True)
+        ]
     native = NativeRequest(dialect, passed, step.history)
     return replace(step, sampling=replace(step.sampling, native=native), warnings=warnings)
-
-
-def _readable(item: Json) -> Json:
-    """The item, or the message that says what this server compacted, which no upstream reads."""
-    turn = compacted_turn(item) if item.get("type") in COMPACTIONS else None
-    return item if turn is None else {"type": "message", **turn}
 
 
 def native_answer(taken: GuidedStepResult, dialect: DialectName) -> Mapping[str, Any] | None:

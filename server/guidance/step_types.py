@@ -204,11 +204,7 @@ class StepPrices:
 def prices_of(
     asked: GuidedStepRequest, threshold: ThresholdSettings | None, settings: Settings, scorer: str = ""
 ) -> StepPrices:
-    """The prices of a step that has this threshold.
-
-    Args:
-        scorer: the upstream that scores; "" if none does.
-    """
+    """The prices of a step that has this threshold."""
     prices_by = {name: upstream.prices for name, upstream in settings.upstreams.items()}
     names = asked.policy.pool.names if asked.policy.pool else ()
     known = [prices for name in names or (asked.policy.name,) if (prices := prices_by.get(name))]

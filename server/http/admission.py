@@ -256,10 +256,7 @@ def _name_in(host: bytes) -> str:
 
 
 class AdmissionMiddleware(HttpMiddleware):
-    """Refuses requests without a valid API key or during shutdown; health checks are open to all.
-
-    Drain and keys are taken from the application's state.
-    """
+    """Refuses requests without a valid API key or during shutdown; health checks are open to all."""
 
     def __init__(self, app: ASGIApp, *, settings: Settings) -> None:
         super().__init__(app)
@@ -305,10 +302,7 @@ class AdmissionMiddleware(HttpMiddleware):
 
 
 class RateLimits(HttpMiddleware):
-    """Refuses requests above the caller's limits, and charges the tokens they spend.
-
-    The limiter is taken from the application's state; open paths have no caller and no limits.
-    """
+    """Refuses requests above the caller's limits, and charges the tokens they spend."""
 
     async def serve(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve one request within its caller's limits."""

@@ -12,7 +12,6 @@ Redis or a metric's label.
 import asyncio
 import json
 from collections.abc import Callable, Coroutine, Iterable
-from dataclasses import dataclass
 from email.message import Message as Headers
 from functools import partial
 from json import JSONDecodeError, detect_encoding
@@ -52,14 +51,6 @@ _Place = tuple[Any, str | int] | None
 """The place of the list or object around a value, and the value's name in it; None for the root."""
 
 
-@dataclass(slots=True)
-class _Arrival:
-    """A body that is still arriving, and the callback that aborts it."""
-
-    give_up: Callable[[], None]
-    received: int = 0
-
-
 class BodyReader(HttpMiddleware):
     """Reads the whole body within limits of size and time, and passes it on as one message.
 
@@ -73,7 +64,7 @@ class BodyReader(HttpMiddleware):
         self._max_body_bytes = max_body_bytes
         self._max_arriving_bytes = _WHOLE_BODIES * max_body_bytes
         self._timeout_s = timeout_s  # time from the head of the request to the last byte of its body
-        self._arriving: dict[int, _Arrival] = {}
+        self._arriving: dict[asyncio.Timeout, int] = {}  # bytes of each body, in the order in which they began
         self._arriving_bytes = 0
 
     async def serve(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -121,33 +112,30 @@ class BodyReader(HttpMiddleware):
         return body
 
     async def _read_on(self, message: Message, receive: Receive, timeout: asyncio.Timeout) -> bytes | None:
-        arrival = _Arrival(lambda: timeout.reschedule(_GIVEN_UP))
-        self._arriving[id(arrival)] = arrival
+        self._arriving[timeout] = 0
         pieces: list[bytes] = []
         try:
             while True:
                 pieces.append(message.get("body", b""))
-                self._hold(arrival, len(pieces[-1]))
+                self._hold(timeout, len(pieces[-1]))
                 if not message.get("more_body", False):
                     return b"".join(pieces)
                 message = await receive()
                 if message["type"] != "http.request":
                     return None
         finally:
-            self._arriving_bytes -= arrival.received
-            self._arriving.pop(id(arrival), None)
+            self._arriving_bytes -= self._arriving.pop(timeout, 0)
 
-    def _hold(self, arrival: _Arrival, size: int) -> None:
+    def _hold(self, timeout: asyncio.Timeout, size: int) -> None:
         """Count received bytes; over the limit, abort the body that began first."""
-        arrival.received += size
+        self._arriving[timeout] = self._arriving.get(timeout, 0) + size
         self._arriving_bytes += size
-        if arrival.received > self._max_body_bytes:
+        if self._arriving[timeout] > self._max_body_bytes:
             raise BodyTooLargeError(self._max_body_bytes)
-        if self._arriving_bytes > self._max_arriving_bytes and self._arriving:
-            oldest = self._arriving.pop(next(iter(self._arriving)))
-            self._arriving_bytes -= oldest.received
-            oldest.received = 0
-            oldest.give_up()
+        if self._arriving_bytes > self._max_arriving_bytes:
+            oldest = next(iter(self._arriving))
+            self._arriving_bytes -= self._arriving.pop(oldest)
+            oldest.reschedule(_GIVEN_UP)
 
 
 def _announced(scope: Scope) -> int:

@@ -58,11 +58,7 @@ class ConnectionTable:
         self._per_address: Counter[str] = Counter()
 
     def admit(self, connection: Connection) -> bool:
-        """Add a connection, evicting another one if the table is full.
-
-        Returns:
-            False if the table is full and every connection is being answered.
-        """
+        """Add a connection, evicting another one if the table is full; False if all are being answered."""
         address = connection.address
         if self._per_address[address] >= self.limits.max_connections_per_address:
             has_room = self._evict_one(address)

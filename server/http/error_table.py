@@ -121,14 +121,11 @@ def known_error_response(request: Request, error: Exception) -> JSONResponse:
                 upstream_type=getattr(error, "upstream_type", ""),
             )
             headers = error.headers if isinstance(error, OverLimitError) else None
-            return _response(request, failure, retry_after_s=_retry_after_s(error), headers=headers)
+            wait_s: float | None = getattr(error, "retry_after_s", None)
+            if wait_s is None and isinstance(error, JudgeBudgetError | JudgeBusyError):
+                wait_s = inf  # waiting is vain
+            return _response(request, failure, retry_after_s=wait_s, headers=headers)
     return unknown_error_response(request, error)
-
-
-def _retry_after_s(error: Exception) -> float | None:
-    wait_s: float | None = getattr(error, "retry_after_s", None)
-    waiting_is_vain = wait_s is None and isinstance(error, JudgeBudgetError | JudgeBusyError)
-    return inf if waiting_is_vain else wait_s
 
 
 async def _known(request: Request, error: Exception) -> JSONResponse:
@@ -156,11 +153,7 @@ async def _malformed(request: Request, error: Exception) -> JSONResponse:
 
 
 def _named_by_caller(parts: Sequence[str | int], body: Any, *, is_missing: bool) -> list[str | int]:
-    """The place in the body, without the branches of unions that validation puts between.
-
-    Args:
-        is_missing: the last part is the name of a field that the body lacks.
-    """
+    """The place in the body, without the branches of unions that validation puts between."""
     named: list[str | int] = []
     for part in parts[:-1] if is_missing else parts:
         is_index = isinstance(part, int) and isinstance(body, list) and part < len(body)

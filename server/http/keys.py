@@ -133,11 +133,7 @@ def create_key(
     tokens_per_day: int | None = None,
     cache_group: str | None = None,
 ) -> str:
-    """Add a key to the file, creating the file if it does not exist.
-
-    Returns:
-        The new key; it cannot be retrieved again.
-    """
+    """Add a key to the file, creating it if need be; returns the new key, which cannot be retrieved again."""
     key = PREFIX + secrets.token_urlsafe(_RANDOM_BYTES)
     try:
         new = Key(

@@ -33,7 +33,7 @@ from qguide.server.episodes.service import EARNED_HEADER, OUTCOME_HEADER
 from qguide.server.http.error_table import error_event, known_error_response, unknown_error_response
 from qguide.server.http.errors import DrainingError
 from qguide.server.observability.metrics import Metrics
-from qguide.server.observability.request_context import Account, open_account
+from qguide.server.observability.request_context import open_account
 from qguide.server.own_bodies.schemas import EPISODE_ID_PATTERN, MAX_EPISODE_ID_CHARACTERS
 
 STAND_IN_HEADER: Final = "X-QGuide-Model"
@@ -188,7 +188,16 @@ class Observe(HttpMiddleware):
                 },
             )
             elapsed_s = perf_counter() - started
-            _report(request, account, route=route, status=status, elapsed_s=elapsed_s)
+            known = {"key": account.key, "episode_id": account.episode_id}
+            _log.info(
+                "request",
+                method=request.method,
+                route=route,
+                status=status,
+                ms=round(elapsed_s * 1e3, 2),
+                tokens=account.tokens,
+                **{name: value for name, value in known.items() if value is not None},
+            )
         metrics.count_request(route, status, elapsed_s, key=account.key, tokens=account.tokens)
 
     async def _answer(self, request: Request, receive: Receive, send: Send) -> int:
@@ -237,19 +246,6 @@ def _route_of(request: Request) -> str:
             found = route
             break
     return str(getattr(found, "path", "unknown"))
-
-
-def _report(request: Request, account: Account, *, route: str, status: int, elapsed_s: float) -> None:
-    known = {"key": account.key, "episode_id": account.episode_id}
-    _log.info(
-        "request",
-        method=request.method,
-        route=route,
-        status=status,
-        ms=round(elapsed_s * 1e3, 2),
-        tokens=account.tokens,
-        **{name: value for name, value in known.items() if value is not None},
-    )
 
 
 class Addresses(HttpMiddleware):

@@ -80,12 +80,9 @@ class LimitedWebSocket(WebSocketsSansIOProtocol):
                 return
             super().data_received(data[start : start + _PIECE_BYTES])
             if self.conn.handshake_exc and not self.handshake_initiated:
-                self._refuse()  # uvicorn would wait for ever
-
-    def _refuse(self) -> None:
-        self.close_sent = True
-        self.transport.write(raw_error(400, "malformed_request", _NO_HANDSHAKE))
-        self.transport.close()
+                self.close_sent = True  # uvicorn would wait for ever
+                self.transport.write(raw_error(400, "malformed_request", _NO_HANDSHAKE))
+                self.transport.close()
 
     async def send(self, message: ASGISendEvent) -> None:
         """Send to the client."""

@@ -59,9 +59,6 @@ class Fitter:
         """Fit a new version; None if it was stopped, or there is nothing to learn from.
 
         A failure is a line with its reason.
-
-        Args:
-            folder: of the group, whose learner's lock is held.
         """
         begun, episodes = progress.episodes.count, progress.newest()
         if not episodes:  # a rollback came in between; a fit of no episodes would be one of all
@@ -205,7 +202,9 @@ def missing_of(licence: Licence) -> str:
 
 def _lack_of_decisions(licence: Licence) -> str:
     """A lack that decisions tell which several episodes met; "" where they tell none."""
-    if (room := _room(licence)) is not None and room < _LITTLE_ROOM:
+    # Outcome of the best candidate in hindsight, minus that of the agent's own choice.
+    own, best = licence.choosers.get(licence.own), licence.choosers.get("oracle")
+    if own and best and (room := best.outcome - own.outcome) < _LITTLE_ROOM:
         return (
             f"no room: the best of the candidates is {max(room, 0.0):.3f} in outcome above the agent's own choice; "
             "more candidates, or a higher temperature, make some"
@@ -218,9 +217,3 @@ def _lack_of_decisions(licence: Licence) -> str:
     if more := licence.missing_decisions:
         return f"too few decisions: about {more:,} more would show the gain, if it is real"
     return ""
-
-
-def _room(licence: Licence) -> float | None:
-    """Outcome of the best candidate in hindsight, minus that of the agent's own choice."""
-    own, best = licence.choosers.get(licence.own), licence.choosers.get("oracle")
-    return None if own is None or best is None else best.outcome - own.outcome

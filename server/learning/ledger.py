@@ -96,11 +96,7 @@ class Ledger:
         self._went_on(row)
 
     def replace(self, line: StateLine) -> None:
-        """Begin a new ledger with this line; the lock is held, and all lines have been read.
-
-        Raises:
-            OSError: it cannot be written; the ledger is as before.
-        """
+        """Begin a new ledger with this line; the lock is held, and all lines have been read."""
         row = line.model_dump_json().encode() + b"\n"
         new = self._path.with_name(f"{self._path.name}.new")
         try:

@@ -102,17 +102,13 @@ def _end_trial(of: Progress) -> PhaseLine | None:
         return promoted(of, of.version, f"guidance helps: {_figures(of)}")
     if (worse := _worse(of, "in the trial")) is not None:
         return worse
-    if _in_vain(of):
+    # A version has had its episodes and shows no gain soon, or all have had theirs.
+    count, most = of.latest.both.count, of.rules.most_in_trial
+    late = count >= most and count + of.more_to_show_a_gain > 2 * most
+    if late or of.latest.episodes >= 2 * most:
         why = f"{of.latest.episodes} episodes of the trial show no difference: {_figures(of)}"
         return back(of, why, event="trial_ended")
     return None
-
-
-def _in_vain(of: Progress) -> bool:
-    """True if a version has had its episodes and shows no gain soon, or all have had theirs."""
-    count, most = of.latest.both.count, of.rules.most_in_trial
-    late = count >= most and count + of.more_to_show_a_gain > 2 * most
-    return late or of.latest.episodes >= 2 * most
 
 
 def _end_challenge(of: Progress) -> PhaseLine | None:

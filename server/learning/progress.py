@@ -269,11 +269,7 @@ def state_in(progress: Progress) -> dict[str, Any]:
 
 
 def progress_of(state: dict[str, Any], rules: Rules) -> Progress:
-    """The progress of a saved state, with the rules of today.
-
-    Raises:
-        ValueError: it is of another version of QGuide, or not one at all.
-    """
+    """The progress of a saved state, with the rules of today."""
     progress = _STATE.validate_python(state)
     progress.rules = rules
     return progress

@@ -21,7 +21,6 @@ from collections import deque
 from collections.abc import Mapping
 from contextlib import suppress
 from contextvars import Context
-from dataclasses import dataclass
 from typing import Any, Final
 
 import httpx
@@ -41,12 +40,6 @@ _LAST_S: Final = 2.0
 _log = structlog.get_logger(__name__)
 
 
-@dataclass(frozen=True, slots=True)
-class _Message:
-    id: str
-    body: bytes
-
-
 class Webhook:
     """Sends events to an address; `tell` may be called on any thread."""
 
@@ -54,7 +47,7 @@ class Webhook:
         self._url = url
         self._secret = secret
         self._client = client
-        self._told: deque[_Message] = deque()
+        self._told: deque[tuple[str, bytes]] = deque()
         self._loop: asyncio.AbstractEventLoop | None = None
         self._sending: dict[asyncio.Task[None], None] = {}
         self._turn = asyncio.Lock()
@@ -74,8 +67,7 @@ class Webhook:
         """Send an event; where a thousand wait, the oldest of them is given up."""
         moment = time.time() if at is None else at
         told = {"type": event, "timestamp": moment, "data": dict(data)}
-        message = _Message(f"msg_{secrets.token_hex(16)}", json.dumps(told).encode())
-        self._told.append(message)
+        self._told.append((f"msg_{secrets.token_hex(16)}", json.dumps(told).encode()))
         if self._loop is not None:
             with suppress(RuntimeError):  # the loop is closed
                 self._loop.call_soon_threadsafe(self._begin)
@@ -103,11 +95,11 @@ class Webhook:
                 oldest.cancel()
                 del self._sending[oldest]
                 self._given_up("later ones fill the queue")
-            task = asyncio.create_task(self._send(self._told.popleft()), context=Context())
+            task = asyncio.create_task(self._send(*self._told.popleft()), context=Context())
             self._sending[task] = None
             task.add_done_callback(lambda sent: self._sending.pop(sent, None))
 
-    async def _send(self, message: _Message) -> None:
+    async def _send(self, message_id: str, body: bytes) -> None:
         try:
             async for attempt in stamina.retry_context(
                 on=httpx.HTTPError,
@@ -119,7 +111,7 @@ class Webhook:
             ):
                 with attempt:
                     async with self._turn:  # which is first come, first served
-                        await self._post(message)
+                        await self._post(message_id, body)
         except httpx.HTTPStatusError as error:
             self._given_up(f"status {error.response.status_code}")
         except httpx.HTTPError as error:  # its message may have the address
@@ -128,17 +120,17 @@ class Webhook:
     def _given_up(self, reason: str) -> None:
         _log.error("webhook_not_delivered", events=1, reason=reason)
 
-    async def _post(self, message: _Message) -> None:
+    async def _post(self, message_id: str, body: bytes) -> None:
         assert self._client is not None
         timestamp = str(int(time.time()))
         answer = await self._client.post(
             self._url,
-            content=message.body,
+            content=body,
             headers={
                 "content-type": "application/json",
-                "webhook-id": message.id,
+                "webhook-id": message_id,
                 "webhook-timestamp": timestamp,
-                "webhook-signature": signature(self._secret, message.id, timestamp, message.body),
+                "webhook-signature": signature(self._secret, message_id, timestamp, body),
             },
         )
         answer.raise_for_status()

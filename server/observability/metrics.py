@@ -185,10 +185,7 @@ class Metrics:
                 self._learning[name].labels(group, label).set(number)
 
     def count_request(self, route: str, status: int, elapsed_s: float, *, key: str | None, tokens: int) -> None:
-        """Count one request by its route and, on a server with keys, by the name of its key.
-
-        The names are the operator's, so their number is bounded by the keys file.
-        """
+        """Count one request by its route and, on a server with keys, by the name of its key."""
         self.requests.labels(route, status).inc()
         self.request_seconds.labels(route).observe(elapsed_s)
         if key is not None:

@@ -94,10 +94,7 @@ def scoped_episode_id(episode_id: str) -> str:
 
 
 def upstream_session(episode_id: str) -> str:
-    """The id by which upstreams know an episode, "" for none.
-
-    With keys it is a hash, so that no two keys share one.
-    """
+    """The id by which upstreams know an episode, "" for none. With keys it is a hash, so that no two keys share one."""
     account = _current.get()
     if not episode_id or account is None or account.key is None:
         return episode_id
@@ -116,13 +113,9 @@ def name_episode(episode_id: str) -> None:
 
 
 class Tracing:
-    """Tracing that is switched off; the caller's trace still reaches upstreams.
+    """Tracing that is switched off; the caller's trace still reaches upstreams."""
 
-    Attributes:
-        records: False if spans go nowhere, so that nothing need be described.
-    """
-
-    records = False
+    records = False  # spans go nowhere, so that nothing need be described
 
     @contextmanager
     def request(self, headers: Mapping[str, str]) -> Iterator[Describe]:
@@ -258,11 +251,7 @@ def record_usage(tracing: Tracing, usage: StepUsage) -> None:
 def record_q_values(
     tracing: Tracing, q_values: Sequence[float], *, chosen: int, q_model: str, episode_id: str | None = None
 ) -> None:
-    """Record an evaluation for each candidate, in their order.
-
-    Args:
-        episode_id: of a step that draws nothing.
-    """
+    """Record an evaluation for each candidate, in their order."""
     if not tracing.records:
         return
     if episode_id is not None:

@@ -201,7 +201,9 @@ class QModels:
     @contextmanager
     def lease(self, model: ServedQModel, *, episode_id: str | None) -> Iterator[QModelLease]:
         """Lease a Q model for one request; it need not be one that requests can name."""
-        shadow = self._shadow_of(model, episode_id)
+        named = self.routes.shadows.get(model.name)
+        shadow = self._models[self.routes.resolve(named, episode_id)] if named else None
+        shadow = None if shadow is model else shadow
         if episode_id is not None:
             name_episode(episode_id)
         with (
@@ -255,11 +257,6 @@ class QModels:
         self.routes = routes
         for version in self._models.keys() - set(routes.versions):
             self._models.pop(version).retire()
-
-    def _shadow_of(self, model: ServedQModel, episode_id: str | None) -> ServedQModel | None:
-        name = self.routes.shadows.get(model.name)
-        shadow = self._models[self.routes.resolve(name, episode_id)] if name else None
-        return None if shadow is model else shadow
 
 
 @dataclass(frozen=True, slots=True)

@@ -122,19 +122,15 @@ class MeteredPolicy:
                 raise
         spent = spent_on(drawn)
         self._count(spent)
-        return _with_usage(drawn, spent)
+        if not drawn or any(candidate.spent for candidate in drawn):
+            return drawn
+        # As upstreams report it, so that a decision's usage equals the charge.
+        return [replace(drawn[0], spent=spent), *drawn[1:]]
 
     def _count(self, spent: TokenUsage) -> None:
         self._metrics.count_drawn(prompt=spent.prompt_tokens, completion=spent.completion_tokens)
         if self._stage == "paraphrase":
             self._metrics.paraphrase_tokens.inc(spent.prompt_tokens + spent.completion_tokens)
-
-
-def _with_usage(drawn: list[Candidate], spent: TokenUsage) -> list[Candidate]:
-    """Attach the usage, as upstreams report it, so that a decision's usage equals the charge."""
-    if not drawn or any(candidate.spent for candidate in drawn):
-        return drawn
-    return [replace(drawn[0], spent=spent), *drawn[1:]]
 
 
 class ServedQModel(ABC):

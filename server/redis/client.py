@@ -177,11 +177,7 @@ def _connection_pool(url: str, *, timeout_s: float) -> "ConnectionPool":
 
 
 class SharedRows:
-    """Rows by key for a limited time: in Redis, and copies of one's own in memory for when it is down or absent.
-
-    Args:
-        most: rows in memory, of which the least recently used make room.
-    """
+    """Rows by key for a limited time: in Redis, and copies of one's own in memory for when it is down or absent."""
 
     def __init__(
         self,

@@ -51,11 +51,7 @@ def asking(body: ResponsesRequest) -> ResponsesRequest:
 
 
 def compacted(body: ResponsesRequest, answer: Json) -> Json:
-    """The compaction of an input.
-
-    Args:
-        answer: the response whose text is the summary.
-    """
+    """The compaction of an input."""
     if answer["status"] != "completed":
         raise UpstreamError("the policy's summary was cut off; compact a shorter history")
     kept = [_in_parts(item) for item in _items(body) if item.role in _KEPT]

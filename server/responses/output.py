@@ -1,7 +1,4 @@
-"""The response object, whole and as a stream of events: from a chat completion.
-
-Pure apart from ids.
-"""
+"""The response object, whole and as a stream of events: from a chat completion."""
 
 import time
 import uuid
@@ -21,7 +18,7 @@ from qguide.qnet.dialects.shapes import Json
 from qguide.server.chat.translation import choice_of
 from qguide.server.guidance.step_types import GuidedStepResult
 from qguide.server.http.event_stream import EventWriter, named_event
-from qguide.server.responses.schemas import ResponsesRequest, TextOptions
+from qguide.server.responses.schemas import ResponsesRequest
 from qguide.server.responses.translation import called_names
 
 _NEEDED: Final[Mapping[str, Json]] = {
@@ -34,6 +31,8 @@ _NEEDED: Final[Mapping[str, Json]] = {
 def opened(body: ResponsesRequest, *, model: str, temperature: float) -> Json:
     """The response before its output is known, with OpenAI's defaults for what was not given."""
     reasoning = body.reasoning
+    text = body.text.model_dump(exclude_none=True) if body.text else {}
+    format_ = text.get("format", {"type": "text"})
     return {
         "id": f"resp_{uuid.uuid4().hex}",
         "object": "response",
@@ -59,7 +58,7 @@ def opened(body: ResponsesRequest, *, model: str, temperature: float) -> Json:
         "service_tier": body.service_tier or "auto",
         "store": False,
         "temperature": temperature,
-        "text": _text(body.text),
+        "text": text | {"format": _NEEDED.get(format_["type"], {}) | format_},
         "tool_choice": "auto" if body.tool_choice is None else body.tool_choice,
         "tools": [_NEEDED.get(tool.type, {}) | tool.model_dump(exclude_none=True) for tool in body.tools or ()],
         "top_logprobs": body.top_logprobs or 0,
@@ -75,12 +74,6 @@ def reopened(response: Json) -> Json:
     nothing: Json = dict.fromkeys(("completed_at", "error", "incomplete_details", "usage"))
     known = {name: value for name, value in response.items() if name != "qguide"}
     return known | nothing | {"status": status, "output": []}
-
-
-def _text(text: TextOptions | None) -> Json:
-    given = text.model_dump(exclude_none=True) if text else {}
-    format_ = given.get("format", {"type": "text"})
-    return given | {"format": _NEEDED.get(format_["type"], {}) | format_}
 
 
 def finished(response: Json, completion: Json, *, native: Mapping[str, Any] | None = None) -> Json:

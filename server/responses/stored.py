@@ -82,7 +82,8 @@ class StoredResponses:
         given: list[Json] = []
         chain: list[str] = []
         if previous:
-            given, chain = await self._before(previous)
+            chain = [*(await self._kept(row_of(previous), "previous_response_id"))["chain"], previous]
+            given = await self._along(chain)
         if conversation:
             talk = await self._kept(f"conversation {conversation}", "conversation")
             given = [*given, *talk["items"]]
@@ -278,12 +279,6 @@ class StoredResponses:
         row = {f"conversation {talk['id']}": talk | {"items": items}}
         await self._shelf.put(lambda: row, size=BYTES_PER_ITEM * len(items))
         return {name: value for name, value in talk.items() if name != "items"}
-
-    async def _before(self, previous: str) -> tuple[list[Json], list[str]]:
-        """Items up to the end of a response or of one of its candidates, and its chain."""
-        record = await self._kept(row_of(previous), "previous_response_id")
-        chain = [*record["chain"], previous]
-        return await self._along(chain), chain
 
     async def _along(self, chain: Sequence[str]) -> list[Json]:
         parts = [name.partition(".") for name in chain]

@@ -1,7 +1,4 @@
-"""POST /v1/responses: OpenAI's Responses API, answered with the best of M candidates.
-
-Responses are stored, so that later requests continue them by id, and conversations are, too.
-"""
+"""POST /v1/responses: OpenAI's Responses API, answered with the best of M candidates."""
 
 import json
 from collections.abc import Awaitable, Callable, Sequence

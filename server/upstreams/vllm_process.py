@@ -125,16 +125,14 @@ class VllmProcess:
         )
 
     def _spawn(self) -> ManagedProcess:
+        inherited = child_environment(os.environ, self._named_variables)
+        own = {"VLLM_NO_USAGE_STATS": "1", "VLLM_MEDIA_URL_ALLOW_REDIRECTS": "0"}
+        environment = own | inherited | {"VLLM_API_KEY": self.api_key}
         process = ManagedProcess(
-            "vLLM", self._command, environment=self._environment(), output=lambda line: _log.info("vllm", line=line)
+            "vLLM", self._command, environment=environment, output=lambda line: _log.info("vllm", line=line)
         )
         self.starts += 1
         return process
-
-    def _environment(self) -> dict[str, str]:
-        inherited = child_environment(os.environ, self._named_variables)
-        own = {"VLLM_NO_USAGE_STATS": "1", "VLLM_MEDIA_URL_ALLOW_REDIRECTS": "0"}
-        return own | inherited | {"VLLM_API_KEY": self.api_key}
 
     def _watch(self) -> None:
         wait_s, started = self._first_wait_s, monotonic()
