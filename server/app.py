@@ -56,7 +56,7 @@ from qguide.server.routes import (
 )
 from qguide.server.routes import learning as learning_route
 from qguide.server.routes import models as models_route
-from qguide.server.routes.dependencies import TIMEOUT_HEADER, DirectRoute, guided_steps, prepend_routes, scorings
+from qguide.server.routes.dependencies import DirectRoute
 from qguide.server.routes.ollama import OllamaErrorBody
 from qguide.server.routes.pages import Games
 from qguide.server.settings.settings import Settings
@@ -77,11 +77,7 @@ def create_app(
     vllm: VllmProcess | None = None,
     games: Games | None = None,
 ) -> FastAPI:
-    """Create the application; models are loaded at startup, not here.
-
-    Args:
-        vllm: the vLLM child process of this server; readiness is red while it is lost.
-    """
+    """Create the application; models are loaded at startup, not here."""
     app = _Application(
         title="QGuide",
         version=version("qguide"),
@@ -113,7 +109,7 @@ def create_app(
     if settings.websockets_per_key:
         # All paths: the application finds out which of them a connection's requests mean.
         app.router.routes.append(WebSocketRoute("/{path:text}", ResponsesSockets(settings)))
-    prepend_routes(app, _direct_routes())
+    app.router.routes[:0] = _direct_routes()
     return app
 
 
@@ -140,17 +136,9 @@ def _routes(
 
 @cache
 def _direct_routes() -> Sequence[DirectRoute]:
-    unless = (TIMEOUT_HEADER.lower().encode(),)
-    direct = []
-    for router, path, parameter, service in (
-        (act.router, "/v1/act", "stepper", guided_steps),
-        (act.router, "/v1/score", "scoring", scorings),
-        (chat.router, "/v1/chat/completions", "stepper", guided_steps),
-    ):
-        [route] = (one for one in router.routes if getattr(one, "path", "") == path)
-        assert isinstance(route, APIRoute)
-        direct.append(DirectRoute(route, parameter=parameter, service=service, unless=unless))
-    return direct
+    found = [*act.router.routes, *chat.router.routes]
+    routes = {route.path: route for route in found if isinstance(route, APIRoute)}
+    return [DirectRoute(routes[path]) for path in ("/v1/act", "/v1/score", "/v1/chat/completions")]
 
 
 class _Application(FastAPI):

@@ -166,7 +166,18 @@ class EpisodeArchive:
             self._paths.setdefault(tree.task_id, deque(maxlen=MOST_EPISODES)).append(path)
         changed: dict[str, _Recorded] = {}
         for span, offer in self._offers.new():
-            episode = self._episodes.setdefault(offer.episode, _begun(offer))
+            if (episode := self._episodes.get(offer.episode)) is None:
+                told = RecordedEpisode(
+                    episode=offer.episode,
+                    task_id=offer.task_id,
+                    task="",
+                    steps=[],
+                    reward=offer.outcome_reward,
+                    policy=offer.policy,
+                    q_model=offer.q_model,
+                    judge=offer.judge,
+                )
+                episode = self._episodes[offer.episode] = _Recorded(told)
             if episode.told.steps and offer.depth <= episode.told.steps[-1].depth:
                 continue  # recorded again: the steps of an episode go ever deeper
             _add(episode, span, offer)
@@ -181,20 +192,6 @@ class EpisodeArchive:
             del self._episodes[oldest]
         while len(self._paths) > MOST_EPISODES:  # of episodes whose offers never came
             del self._paths[next(iter(self._paths))]
-
-
-def _begun(offer: OfferRow) -> _Recorded:
-    told = RecordedEpisode(
-        episode=offer.episode,
-        task_id=offer.task_id,
-        task="",
-        steps=[],
-        reward=offer.outcome_reward,
-        policy=offer.policy,
-        q_model=offer.q_model,
-        judge=offer.judge,
-    )
-    return _Recorded(told)
 
 
 def _add(episode: _Recorded, span: Span, offer: OfferRow) -> None:

@@ -162,11 +162,7 @@ def _with_judged(
 def offer_rows(
     episode: Transcript, outcome: Outcome, redact: Redact, *, recorded_as: str = "", at: float | None = None
 ) -> Iterator[OfferRow]:
-    """The candidates of each step, with the reward of the episode.
-
-    Args:
-        at: Unix time in seconds at which it is recorded.
-    """
+    """The candidates of each step, with the reward of the episode."""
     system, opening = _opening(episode, redact)
     task = task_id(system, PART_END.join(message.text for message in opening))
     steps = _steps(episode, outcome, redact)

@@ -47,7 +47,12 @@ class RedactionProcesses:
             process = self._idle.pop() if self._idle else await self._start()
             answered = False
             try:
-                answer = await _exchange(process, texts, timeout_s=self._timeout_s)
+                async with asyncio.timeout(self._timeout_s):
+                    body = json.dumps(list(texts)).encode()
+                    assert process.stdin is not None
+                    process.stdin.write(LENGTH.pack(len(body)) + body)
+                    await process.stdin.drain()
+                    answer = await _read(process)
                 answered = True
             except TimeoutError:
                 _log.error("redaction_timed_out", timeout_s=self._timeout_s)
@@ -126,15 +131,6 @@ def require_redaction(name: str, *, timeout_s: float) -> None:
             f"QGUIDE_EPISODES_REDACT is {name!r}, which cannot be imported ({reason}); name a function as "
             "module:function"
         )
-
-
-async def _exchange(process: Process, texts: Sequence[str], *, timeout_s: float) -> dict[str, Any]:
-    assert process.stdin is not None
-    async with asyncio.timeout(timeout_s):
-        body = json.dumps(list(texts)).encode()
-        process.stdin.write(LENGTH.pack(len(body)) + body)
-        await process.stdin.drain()
-        return await _read(process)
 
 
 async def _read(process: Process) -> dict[str, Any]:

@@ -243,12 +243,8 @@ def _later(shared: ServedEpisode | None, own: ServedEpisode | None) -> ServedEpi
     """The more advanced of two states of an episode; on a tie the one in Redis."""
     if shared is None or own is None:
         return shared or own
-    return own if _progress(own) > _progress(shared) else shared
-
-
-def _progress(episode: ServedEpisode) -> tuple[bool, bool, int]:
     # An end outweighs any number of steps: a closed episode must not open again.
-    return episode.outcome is not None, episode.recorded, episode.steps
+    return max(shared, own, key=lambda episode: (episode.outcome is not None, episode.recorded, episode.steps))
 
 
 def _name(episode_id: str) -> str:

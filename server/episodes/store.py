@@ -74,11 +74,7 @@ class _OpenRow:
 
 
 class OpenFile:
-    """The episodes of one server on the disk; for one thread.
-
-    Raises:
-        sqlite3.Error: the file cannot be used, or its server lives (SQLITE_BUSY).
-    """
+    """The episodes of one server on the disk; for one thread."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -196,9 +192,6 @@ class MemoryEpisodeStore:
 
         Args:
             keeps: False only goes on, and leaves no file, not even of what it cannot read.
-
-        Raises:
-            OSError, sqlite3.Error: the folder cannot be used; the store is as before.
         """
         began = time.time() - self._clock()
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)

@@ -9,7 +9,7 @@ from time import perf_counter
 from qguide.qnet.decision.guide import SCORING
 from qguide.qnet.decision.history_window import LongHistory
 from qguide.qnet.decision.selection import Distinct, Selection, distinct, select
-from qguide.qnet.errors import InvalidRequestError
+from qguide.qnet.errors import InvalidCandidatesError, InvalidRequestError
 from qguide.qnet.types import History, Message, ScoreRequest, ScoreResult
 from qguide.server.episodes.service import EARNED_HEADER, OUTCOME_HEADER
 from qguide.server.episodes.state import Offer, ServedEpisode
@@ -26,7 +26,7 @@ from qguide.server.guidance.step_options import (
 )
 from qguide.server.guidance.step_types import RequestService
 from qguide.server.observability.request_context import record_q_values
-from qguide.server.own_bodies.history import TriedCandidates, to_candidates, to_documents
+from qguide.server.own_bodies.history import TriedCandidates, check_size, defect_of, to_candidates
 from qguide.server.own_bodies.schemas import CandidateMessage, ChoiceOptions, ScoreItem
 from qguide.server.q_models.served import ServedQModel
 from qguide.server.q_models.threaded import QModelLease
@@ -74,8 +74,13 @@ class ScoringService(RequestService):
 
     def documents(self, texts: Sequence[str]) -> tuple[Message, ...]:
         """Validate a reranker's documents, which may repeat, and convert them to messages."""
-        most, most_bytes = self.settings.max_candidates, self.settings.max_text_bytes
-        return to_documents(texts, most=most, most_bytes=most_bytes)
+        if not 1 <= len(texts) <= (most := self.settings.max_candidates):
+            raise InvalidCandidatesError(f"there are {len(texts)} documents; send 1 to {most} (QGUIDE_MAX_CANDIDATES)")
+        check_size("documents", texts, self.settings.max_text_bytes)
+        for index, text in enumerate(texts):
+            if defect := defect_of(text):
+                raise InvalidCandidatesError(f"documents[{index}] {defect}")
+        return tuple(Message("assistant", text) for text in texts)
 
     async def hold(self, name: str | None, episode_id: str | None) -> AbstractContextManager[QModelLease]:
         """Lease the Q model of that name for scores that are no step of an episode.

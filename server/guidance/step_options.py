@@ -311,9 +311,6 @@ async def too_long_to_draw(
 
     Asked before candidates are drawn, which would be paid for in vain. A history of fewer bytes than the context has
     tokens is not measured: a byte is at most one token.
-
-    Args:
-        least_read: share of the history that a window has to show; without candidates it shows most.
     """
     context = q_model.context
     size_bytes = sum(len(message.text.encode(errors="replace")) for message in history)

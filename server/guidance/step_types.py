@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import chain
-from typing import Any
+from typing import Any, Final
 
 from qguide.qnet.decision.decision import Decision
 from qguide.qnet.decision.guide import Deadline
@@ -20,7 +20,7 @@ from qguide.server.learning.service import Learning
 from qguide.server.learning.tally import Spent
 from qguide.server.observability.metrics import Metrics
 from qguide.server.own_bodies.answers import PolicyUsage, StepCost, ThresholdResult, Timings, Window
-from qguide.server.own_bodies.history import to_history
+from qguide.server.own_bodies.history import check_count, check_order, check_readable, check_size
 from qguide.server.own_bodies.schemas import ChatMessage, StepOptions
 from qguide.server.q_models.registry import Models
 from qguide.server.q_models.served import ServedPolicy, ServedQModel
@@ -28,6 +28,9 @@ from qguide.server.settings.settings import Settings
 from qguide.server.settings.thresholds import ThresholdSettings
 
 _Draws = list[tuple[TokenUsage, Prices | None]]
+_AS_DECIDED: Final = (
+    *("chosen", "reason", "guided", "unguided_reason", "prior_by", "tau", "draws_saved", "perturbed"),
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,9 +48,13 @@ class RequestService:
     learning: Learning | None = None
 
     def history(self, messages: Sequence[ChatMessage]) -> History:
-        """Validate messages and convert them to a history."""
-        most, most_bytes = self.settings.max_history_messages, self.settings.max_text_bytes
-        return to_history(messages, most=most, most_bytes=most_bytes)
+        """Validate messages and convert them to a history that a Q model can read."""
+        check_count(messages, self.settings.max_history_messages)
+        history = tuple(message.to_message() for message in messages)
+        check_size("messages", [message.text for message in history], self.settings.max_text_bytes)
+        check_readable(history)
+        check_order(history)
+        return history
 
     async def begin_step(
         self, episode_id: str | None, *, earned: float | None, strict: bool = True
@@ -120,14 +127,7 @@ class GuidedStepResult:
             "domain_distance": decision.distance,
         }
         return {
-            "chosen": decision.chosen,
-            "reason": decision.reason,
-            "guided": decision.guided,
-            "unguided_reason": decision.unguided_reason,
-            "prior_by": decision.prior_by,
-            "tau": decision.tau,
-            "draws_saved": decision.draws_saved,
-            "perturbed": decision.perturbed,
+            **{name: getattr(decision, name) for name in _AS_DECIDED},
             "warnings": list(decision.warnings),
             "policy": self.policy,
             "timings_ms": Timings(

@@ -6,7 +6,6 @@ Each chunk of a body, and each header, is a call of the parser from C into Pytho
 
 import asyncio
 import json
-import socket
 import uuid
 from asyncio import Transport
 from collections import Counter, deque
@@ -155,13 +154,6 @@ class ParsingTurns:
         finally:
             rest_s = min(_REST * (self._clock() - began_s), _LONGEST_REST_S)
             asyncio.get_running_loop().call_later(rest_s, self._take)
-
-
-def limit_unacknowledged(transport: Transport, limit_s: float) -> None:
-    """Let the kernel drop a client that does not acknowledge an answer already written."""
-    connection = transport.get_extra_info("socket")
-    if connection is not None and hasattr(socket, "TCP_USER_TIMEOUT"):  # Linux
-        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, round(limit_s * 1e3))
 
 
 def raw_error(status: int, code: str, message: str) -> bytes:

@@ -82,11 +82,7 @@ def install_error_handlers(app: FastAPI) -> None:
 def _response(
     request: Request, failure: Failure, *, retry_after_s: float | None = None, headers: Mapping[str, str] | None = None
 ) -> JSONResponse:
-    """The response of every error; 429, 503 and 529 carry Retry-After, 401 WWW-Authenticate.
-
-    Args:
-        retry_after_s: None is unknown; infinity leaves out Retry-After.
-    """
+    """The response of every error; 429, 503 and 529 carry Retry-After, 401 WWW-Authenticate."""
     message = failure.message.encode(errors="replace").decode()  # it may quote a lone surrogate
     failure = replace(failure, message=message, request_id=getattr(request.state, "request_id", ""))
     path = request.url.path

@@ -1,19 +1,4 @@
-"""Errors of the server itself; most are raised before the route runs.
-
-QGuideError
-├── UntrustedHostError      the Host header names a host that is not trusted
-├── UnauthorizedError       no API key, or an unknown one
-├── ForbiddenError          the API key does not allow this
-├── BodyTooLargeError       the body exceeds the size limit
-├── BodyTimeoutError        the body did not arrive in time
-├── MalformedBodyError      the body cannot be stored or passed on
-├── DrainingError           the server is shutting down
-├── BelowThresholdError     no candidate is good enough for the operator
-├── UnknownResponseError    no stored response or conversation has this id
-├── InvalidRequestError
-│   └── PreviousResponseError   what the request continues is not stored
-└── OverLimitError          the key has used up its requests or tokens
-"""
+"""Errors of the server itself; most are raised before the route runs."""
 
 from collections.abc import Mapping
 from typing import Final

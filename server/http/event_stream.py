@@ -107,14 +107,13 @@ class EventStream(StreamingResponse):
                 for written in self._writer.waiting():
                     yield written
                 await asyncio.wait({self._work}, timeout=self._heartbeat_s)
-            for written in self._writer.finished(self._work.result()):
-                yield written
+            last = [*self._writer.finished(self._work.result())]
         except QGuideError as error:
-            for written in self._writer.failed(_body(known_error_response(self._request, error))):
-                yield written
+            last = [*self._writer.failed(_body(known_error_response(self._request, error)))]
         except Exception as error:  # the stream has begun, so no one above can still answer
-            for written in self._writer.failed(_body(unknown_error_response(self._request, error))):
-                yield written
+            last = [*self._writer.failed(_body(unknown_error_response(self._request, error)))]
+        for written in last:
+            yield written
 
 
 class OutlivingStream(EventStream):

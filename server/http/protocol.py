@@ -7,20 +7,14 @@ The classes extended here are uvicorn's own business: `pyproject.toml` names the
 tested with.
 """
 
+import socket
 from asyncio import TimerHandle, Transport
 from typing import ClassVar, Final, Literal
 
 from uvicorn.protocols.http.flow_control import FlowControl
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 
-from qguide.server.http.connection_limits import (
-    ConnectionTable,
-    LastAnswer,
-    ParsingTurns,
-    limit_unacknowledged,
-    network_of,
-    raw_error,
-)
+from qguide.server.http.connection_limits import ConnectionTable, LastAnswer, ParsingTurns, network_of, raw_error
 
 _PIECE_BYTES: Final = 4_096  # bytes parsed at a time; limits are checked in between
 _CALLS_AT_ONCE: Final = 512  # calls of the parser after which the rest of the data waits for a turn
@@ -107,7 +101,9 @@ class LimitedHttpProtocol(HttpToolsProtocol):
         self._running: list[RequestResponseCycle] = []
         self._refusal = _NO_HTTP
         self._discarded_bytes: int | None = None
-        limit_unacknowledged(transport, self.limits.body_timeout_s)
+        connection = transport.get_extra_info("socket")
+        if connection is not None and hasattr(socket, "TCP_USER_TIMEOUT"):  # Linux drops who does not acknowledge
+            connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, round(self.limits.body_timeout_s * 1e3))
         if self.table.admit(self):
             self._await_head()
         else:
@@ -169,7 +165,9 @@ class LimitedHttpProtocol(HttpToolsProtocol):
                 self._discard(len(data) - start)
                 return
             if self._calls > _CALLS_AT_ONCE:
-                self._wait_for_turn(data[start:])
+                self._unparsed = data[start:]
+                self.flow.hold()
+                self.turns.add(self._take_turn)
                 return
             piece = data[start : start + _PIECE_BYTES]
             self._unused_bytes += len(piece)
@@ -181,11 +179,6 @@ class LimitedHttpProtocol(HttpToolsProtocol):
                 self._refuse(*self._head_too_large())
         if self._reading != "body" and not self._is_answering:
             self._await_head()
-
-    def _wait_for_turn(self, data: bytes) -> None:
-        self._unparsed = data
-        self.flow.hold()
-        self.turns.add(self._take_turn)
 
     def _take_turn(self) -> None:
         data, self._unparsed = self._unparsed, b""

@@ -133,11 +133,6 @@ class Fitter:
         return last[:_MOST_CHARACTERS]
 
 
-def checkpoint_of(folder: Path, version: int) -> Path:
-    """The checkpoint of a version."""
-    return folder / "versions" / str(version)
-
-
 def _config(recordings: Path, work: Path, episodes: Sequence[str], salt: str) -> Path:
     """The job file of a fit; strings and lists of JSON are TOML's as well."""
     fields = {

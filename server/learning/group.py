@@ -149,19 +149,16 @@ class Group:
         found = []
         for line in self._ledger.new():
             if isinstance(line, StateLine):
-                self._take_up(line)
+                self._generation = line.generation
+                try:
+                    self.progress = progress_of(line.state, self._rules)
+                except ValueError:  # its message may be long
+                    _log.error("learning_state_unreadable", group=self.name, generation=line.generation)
             else:
                 self.progress.apply(line)
             if isinstance(line, PhaseLine):
                 found.append(line)
         return found
-
-    def _take_up(self, line: StateLine) -> None:
-        self._generation = line.generation
-        try:
-            self.progress = progress_of(line.state, self._rules)
-        except ValueError:  # its message may be long
-            _log.error("learning_state_unreadable", group=self.name, generation=line.generation)
 
     def _compact(self) -> None:
         """Replace a long ledger by the state that its lines make; on a full disk later."""

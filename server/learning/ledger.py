@@ -75,11 +75,7 @@ class Ledger:
                     _log.error("learning_line_unreadable", file=str(self._path), end=self._read)
 
     def append(self, line: AnyLine) -> None:
-        """Write a line to the disk; the lock is held, and all lines have been read.
-
-        Raises:
-            OSError: it cannot be written; the file is as before.
-        """
+        """Write a line to the disk; the lock is held, and all lines have been read."""
         row = line.model_dump_json().encode() + b"\n"
         descriptor = os.open(self._path, os.O_WRONLY | os.O_CREAT, 0o600)
         with open(descriptor, "wb", buffering=0) as file:

@@ -20,7 +20,7 @@ from qguide.qnet.errors import ConfigError, OutdatedFeaturesError, QGuideError
 from qguide.qnet.packages import LEARN, require_extra
 from qguide.qnet.policies.pool import split_draws
 from qguide.server.episodes.state import ServedEpisode
-from qguide.server.learning.fitting import Fitter, checkpoint_of
+from qguide.server.learning.fitting import Fitter
 from qguide.server.learning.group import Group, Order
 from qguide.server.learning.lines import EpisodeLine, Phase, PhaseLine, SilentLine, SpentLine
 from qguide.server.learning.live_group import LearningStep, LiveGroup, Opening, arm_of, group_of, play_of
@@ -29,7 +29,7 @@ from qguide.server.learning.silence import OpenEpisodes
 from qguide.server.learning.status_body import CurveState, LearningState, curve_of, extra_figures, state_of
 from qguide.server.learning.tally import Spent
 from qguide.server.learning.webhook import build_webhook
-from qguide.server.observability.request_context import calling_key, owner_of, scoped_episode_id
+from qguide.server.observability.request_context import current_account, owner_of, scoped_episode_id
 from qguide.server.q_models.build import open_q_model
 from qguide.server.q_models.registry import Models
 from qguide.server.q_models.served import ServedQModel
@@ -46,11 +46,7 @@ _log = structlog.get_logger(__name__)
 
 
 class Learning:
-    """Learning of all keys; owned by the event loop.
-
-    Args:
-        folder: of the recorded episodes; each group has a folder in its `learning`.
-    """
+    """Learning of all keys; owned by the event loop."""
 
     def __init__(self, settings: Settings, models: Models, folder: Path) -> None:
         self._settings = settings
@@ -75,7 +71,7 @@ class Learning:
         self, episode_id: str | None, episode: ServedEpisode | None, *, opening: Callable[[], Opening]
     ) -> LearningStep:
         """The part of the next step of the caller's episode."""
-        live = await self._live(self.group_of(calling_key()))
+        live = await self._live(self.group_of(current_account().key))
         if episode_id is None:
             live.nameless += 1
             return LearningStep()
@@ -92,7 +88,7 @@ class Learning:
 
     async def split(self, names: Sequence[str], draws: int) -> dict[str, int]:
         """Candidates that each of several policies draws, by the outcomes of the caller's group."""
-        live = await self._live(self.group_of(calling_key()))
+        live = await self._live(self.group_of(current_account().key))
         return split_draws(names, draws, known=live.policies, rng=self._chance)
 
     def spent(self, play: LearningStep, extra: Spent) -> None:
@@ -107,7 +103,7 @@ class Learning:
         An episode that began with a step that draws has its arm. Any other takes no part in a trial, and is scored by
         what guides.
         """
-        live = await self._live(self.group_of(calling_key()))
+        live = await self._live(self.group_of(current_account().key))
         if episode is not None and episode.arm is not None:
             return live.guide(episode.arm)
         return live.model(live.version) if live.phase == "guiding" else None
@@ -288,7 +284,7 @@ class Learning:
                     open_q_model,
                     self._settings,
                     self._models.runtime,
-                    str(checkpoint_of(live.group.folder, version)),
+                    str(live.group.folder / "versions" / str(version)),
                     name=_NAME,
                     version=live.label(version),
                     unlicensed=True,  # a trial tells whether it helps

@@ -17,7 +17,7 @@ from qguide.qnet.device.device_thread import Ending
 from qguide.qnet.judging.judge import CallOutcome
 from qguide.qnet.types import ActionOutcome, HistoryWindow, ThresholdAction
 from qguide.qnet.work import TokenUsage
-from qguide.server.observability.request_context import Tracing, charge_tokens
+from qguide.server.observability.request_context import Tracing, current_account
 
 _SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60)
 _COUNTS = (1, 2, 3, 4, 5, 8, 16, 32, 64)
@@ -207,11 +207,11 @@ class Metrics:
         """Count and charge the tokens that a policy read and generated for the current request."""
         self.prompt_tokens.inc(prompt)
         self.completion_tokens.inc(completion)
-        charge_tokens(prompt + completion)
+        current_account().tokens += prompt + completion
 
     def count_scored(self, q_model: str, *, computed: int, cached: int) -> None:
         """Count the tokens scored for the current request, and charge the computed ones."""
-        charge_tokens(computed)
+        current_account().tokens += computed
         self.count_tokens(q_model, computed=computed, cached=cached)
 
     def count_tokens(self, q_model: str, *, computed: int, cached: int) -> None:

@@ -63,40 +63,19 @@ def open_account() -> Iterator[Account]:
         _current.reset(token)
 
 
-def charge_tokens(tokens: int) -> None:
-    """Charge tokens to the request being served, if there is one."""
-    if account := _current.get():
-        account.tokens += tokens
-
-
-def named_deployment() -> str | None:
-    """The model that the URL names; None if it names none."""
-    account = _current.get()
-    return account.deployment if account else None
-
-
-def tell_stand_in(name: str) -> None:
-    """Record the model that serves a request for one that is not served."""
-    if account := _current.get():
-        account.stand_in = name
-
-
-def calling_key() -> str | None:
-    """Name of the caller's key; None on a server without keys."""
-    account = _current.get()
-    return account.key if account else None
+def current_account() -> Account:
+    """The account of the request being served; outside of any, one that nobody reads."""
+    return _current.get() or Account()
 
 
 def scoped_episode_id(episode_id: str) -> str:
     """The episode id prefixed with the caller's key, so that callers cannot reach each other's."""
-    account = _current.get()
-    return f"{(account and account.key) or ''}/{episode_id}"
+    return f"{current_account().key or ''}/{episode_id}"
 
 
 def upstream_session(episode_id: str) -> str:
     """The id by which upstreams know an episode, "" for none. With keys it is a hash, so that no two keys share one."""
-    account = _current.get()
-    if not episode_id or account is None or account.key is None:
+    if not episode_id or current_account().key is None:
         return episode_id
     return sha256(scoped_episode_id(episode_id).encode()).hexdigest()
 
@@ -104,12 +83,6 @@ def upstream_session(episode_id: str) -> str:
 def owner_of(scoped_id: str) -> str:
     """The key of a scoped id, "" without keys; names of keys cannot contain a slash."""
     return scoped_id.partition("/")[0]
-
-
-def name_episode(episode_id: str) -> None:
-    """Record the episode of the request being served."""
-    if account := _current.get():
-        account.episode_id = episode_id
 
 
 class Tracing:

@@ -10,19 +10,9 @@ from qguide.qnet.decision.selection import Prior, PriorBy, prior_of
 from qguide.qnet.errors import HistoryTooLongError, InvalidCandidatesError, MalformedHistoryError
 from qguide.qnet.turns import paced
 from qguide.qnet.types import INSTRUCTING, History, Message, Role
-from qguide.server.own_bodies.schemas import CandidateMessage, ChatMessage
+from qguide.server.own_bodies.schemas import CandidateMessage
 
 _NAMED_CALLS: Final = 5  # most tool calls that an error names
-
-
-def to_history(messages: Sequence[ChatMessage], *, most: int, most_bytes: int) -> History:
-    """Convert the messages of a request to a history that a Q model can read."""
-    check_count(messages, most)
-    history = tuple(message.to_message() for message in messages)
-    check_size("messages", [message.text for message in history], most_bytes)
-    check_readable(history)
-    _check_order(history)
-    return history
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,17 +105,6 @@ def _checked(messages: Sequence[Message], observations: Sequence[History | None]
     return tuple(tried)
 
 
-def to_documents(texts: Sequence[str], *, most: int, most_bytes: int) -> tuple[Message, ...]:
-    """Convert a reranker's documents to assistant messages; unlike candidates they may repeat."""
-    if not 1 <= len(texts) <= most:
-        raise InvalidCandidatesError(f"there are {len(texts)} documents; send 1 to {most} (QGUIDE_MAX_CANDIDATES)")
-    check_size("documents", texts, most_bytes)
-    for index, text in enumerate(texts):
-        if defect := _defect(text):
-            raise InvalidCandidatesError(f"documents[{index}] {defect}")
-    return tuple(Message("assistant", text) for text in texts)
-
-
 def check_count(messages: Sequence[object], most: int) -> None:
     """Refuse an empty history, and one of more than `most` messages."""
     if len(messages) > most:
@@ -150,7 +129,7 @@ def check_readable(history: History) -> None:
         )
 
 
-def _check_order(history: History) -> None:
+def check_order(history: History) -> None:
     """Refuse a history without a task first, or without an observation between two actions."""
     if _spoken(history)[0] != "user":
         raise MalformedHistoryError(
@@ -175,7 +154,7 @@ def _turn_defect(message: Message) -> str | None:
         return "has tool_calls, which only an assistant message may have; remove them"
     if message.tool_call_id and message.role != "tool":
         return "has a tool_call_id, which only a tool message may have; remove it"
-    return _defect(message.text or ("nothing" if message.role == "tool" else ""))
+    return defect_of(message.text or ("nothing" if message.role == "tool" else ""))
 
 
 def _check_tool_results(history: History) -> None:
@@ -215,7 +194,8 @@ def check_size(name: str, texts: Sequence[str], most_bytes: int) -> None:
         )
 
 
-def _defect(text: str) -> str | None:
+def defect_of(text: str) -> str | None:
+    """The reason to refuse a text, or None."""
     return None if text.strip() else "is empty; remove it"
 
 

@@ -17,9 +17,7 @@ from qguide.server.settings.settings import Settings
 
 def build_local_policy(settings: Settings, folder: Path, thread: DeviceThread) -> tuple[LocalPolicy, LoadedPolicy]:
     """The policy of a folder on the device thread, and the checkpoint that it is of."""
-    check_device(settings.device)
-    _set_threads(settings)
-    loaded = load_policy(folder, dtype=_dtype(settings), device=settings.device)
+    loaded = load_policy(folder, dtype=_prepared(settings), device=settings.device)
     policy = LocalPolicy(
         loaded, thread=thread, cache_bytes=settings.cache_bytes, tokens_per_forward=settings.tokens_per_forward
     )
@@ -28,9 +26,7 @@ def build_local_policy(settings: Settings, folder: Path, thread: DeviceThread) -
 
 def build_local_source(settings: Settings, folder: Path, source: Source) -> ScorerSource:
     """Source of a Q model with its weights in this process."""
-    check_device(settings.device)
-    _set_threads(settings)
-    loaded = load_q_model(folder, dtype=_dtype(settings))
+    loaded = load_q_model(folder, dtype=_prepared(settings))
 
     def build() -> CachingScorer:
         torch.nn.Module.to(loaded.model, settings.device)
@@ -62,11 +58,9 @@ def check_device(name: str) -> None:
         raise ConfigError(f"{given} torch finds {count} CUDA devices; see what nvidia-smi lists, {otherwise}")
 
 
-def _set_threads(settings: Settings) -> None:
+def _prepared(settings: Settings) -> torch.dtype:
+    check_device(settings.device)
     if settings.threads:
         torch.set_num_threads(settings.threads)
-
-
-def _dtype(settings: Settings) -> torch.dtype:
     dtype: torch.dtype = getattr(torch, settings.dtype)
     return dtype

@@ -24,7 +24,7 @@ from qguide.qnet.errors import RoutingError, UnknownModelError
 from qguide.qnet.policies.openai_compatible import OpenAICompatiblePolicy
 from qguide.qnet.types import History
 from qguide.server.observability.metrics import Metrics
-from qguide.server.observability.request_context import name_episode, named_deployment, tell_stand_in
+from qguide.server.observability.request_context import current_account
 from qguide.server.q_models.served import NAME, Runtime, ServedPolicy, ServedQModel, Texts, Written, plain_name
 from qguide.server.q_models.threaded import QModelLease, ShadowScoring
 from qguide.server.settings.settings import DEFAULT_POLICY, EMBEDDED, NONE, UnknownModels
@@ -205,7 +205,7 @@ class QModels:
         shadow = self._models[self.routes.resolve(named, episode_id)] if named else None
         shadow = None if shadow is model else shadow
         if episode_id is not None:
-            name_episode(episode_id)
+            current_account().episode_id = episode_id
         with (
             nullcontext() if episode_id is None else bound_contextvars(episode_id=episode_id),
             _held(model),
@@ -300,7 +300,7 @@ class Models:
 
     def find_policy(self, name: str | None) -> ServedPolicy:
         """Find a policy by its name or its upstream's model name; None is the URL's or the default."""
-        name = named_deployment() if name is None else name
+        name = current_account().deployment if name is None else name
         if name is None or name == DEFAULT_POLICY:
             return self.policy
         policies = self.policies
@@ -334,7 +334,7 @@ class Models:
         if self.unknown == "error" or (self.unknown == "only" and len(served) != 1):
             return None
         name = next(iter(served)) if len(served) == 1 else default
-        tell_stand_in(name)
+        current_account().stand_in = name
         return name
 
     def give_up(self, model: ServedQModel) -> None:

@@ -157,11 +157,6 @@ class ServedQModel(ABC):
         domain: AnyDomain | None = None,
         content: str = "",
     ) -> None:
-        """Name a version.
-
-        Args:
-            content: what its results are cached under; "" caches none.
-        """
         self.id = join(name, version)
         self.name = name
         self.version = version
@@ -171,7 +166,7 @@ class ServedQModel(ABC):
         self.upstream = ""  # name of the upstream that is prompted; "" for other Q models
         self._rules: tuple[RuleName, ...] = ()
         self._runtime = runtime
-        self._content = content
+        self._content = content  # what its results are cached under; "" caches none
         self._holders = 0
         self._retired = False
         self._keeps_series = False
@@ -247,11 +242,7 @@ class ServedQModel(ABC):
         return None
 
     async def pieces(self, texts: Sequence[str], *, special: bool, write: Callable[[Texts], Written]) -> Written | None:
-        """The result of `write` for the tokens of plain texts; None without a tokenizer here.
-
-        Args:
-            write: called in the tokenizer's thread: a long text has very many tokens.
-        """
+        """The result of `write` for the tokens of plain texts; None without a tokenizer here."""
         return None
 
     def read_ahead(self, request: ScoreRequest) -> ReadAhead | None:

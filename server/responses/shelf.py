@@ -12,7 +12,7 @@ from qguide.qnet.dialects.shapes import Json
 from qguide.qnet.turns import rested
 from qguide.server.http.errors import BodyTooLargeError
 from qguide.server.http.long_bodies import LONG_BYTES, LongBodies
-from qguide.server.observability.request_context import calling_key, scoped_episode_id
+from qguide.server.observability.request_context import current_account, scoped_episode_id
 from qguide.server.redis.client import NAMESPACE, RedisLink
 
 T = TypeVar("T")
@@ -46,14 +46,14 @@ class Shelf:
         """The result of work on so many bytes, which must not keep the event loop for long."""
         if size <= LONG_BYTES:
             return work()
-        return await self._bodies.work(calling_key() or "", work)
+        return await self._bodies.work(current_account().key or "", work)
 
     async def get(self, names: Sequence[str]) -> list[Json | None]:
         """The objects of these names; None for one that is unknown or has expired."""
         places = [_place(name) for name in names]
 
         async def alone() -> list[bytes | None]:
-            mine = self._own.get(calling_key() or "")
+            mine = self._own.get(current_account().key or "")
             return [None if mine is None else mine.get(place) for place in places]
 
         async def shared() -> list[bytes | None]:
@@ -99,13 +99,13 @@ class Shelf:
 
     def pop(self, name: str) -> None:
         """Forget an object that is in memory."""
-        if (mine := self._own.get(calling_key() or "")) is not None:
+        if (mine := self._own.get(current_account().key or "")) is not None:
             mine.pop(_place(name), None)
 
     def _keep(self, rows: Mapping[str, bytes]) -> None:
         """Keep rows in memory; the oldest of the key that holds most make room for them."""
         empty: TTLCache[str, bytes] = TTLCache(self._max_bytes, self._ttl_s, getsizeof=len)
-        self._own.setdefault(calling_key() or "", empty).update(rows)
+        self._own.setdefault(current_account().key or "", empty).update(rows)
         while sum(held.currsize for held in self._own.values()) > self._max_bytes:
             max(self._own.values(), key=lambda held: held.currsize).popitem()
         self._own = {key: held for key, held in self._own.items() if held.currsize}

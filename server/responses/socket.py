@@ -205,11 +205,7 @@ class ResponsesSocket:
 
 
 class _Relay:
-    """Sends the answer to one request as messages.
-
-    Args:
-        lane: the `stream_id` of the request, which its events have again.
-    """
+    """Sends the answer to one request as messages."""
 
     def __init__(self, tell: Callable[[Json, str], Awaitable[None]], lane: str | None) -> None:
         self._tell = tell

@@ -171,10 +171,11 @@ class StoredResponses:
         """Answer in the background, and store the failure if there is no answer."""
         place = scoped_episode_id(response["id"])
         work = self._running[place] = asyncio.ensure_future(complete())
+        shared = self._shelf if self._shelf and self._shelf.is_shared else None
         try:
             while not work.done():
                 await asyncio.wait({work}, timeout=_LOOK_S)
-                if await self._is_told_to_stop(response["id"]):
+                if shared and (await shared.get([f"stop {response['id']}"]))[0] is not None:
                     break
         finally:
             del self._running[place]
@@ -199,10 +200,6 @@ class StoredResponses:
             work.cancel()
         elif self._shelf is not None and self._shelf.is_shared:
             await self._shelf.put(lambda: {f"stop {response_id}": {}}, size=0)
-
-    async def _is_told_to_stop(self, response_id: str) -> bool:
-        shared = self._shelf if self._shelf and self._shelf.is_shared else None
-        return bool(shared and (await shared.get([f"stop {response_id}"]))[0] is not None)
 
     async def _end(self, response_id: str, ended: Callable[[Json], Json]) -> Json:
         record = await self._known(f"response {response_id}")

@@ -9,10 +9,9 @@ A direct route stands before FastAPI's route of the same path and calls the same
 than ordinary ones goes on to FastAPI's route, from which the OpenAPI document is made.
 """
 
-from collections.abc import Awaitable, Callable, Iterable
-from typing import Annotated, Any, Final, get_type_hints
+from typing import Annotated, Any, Final, get_args, get_type_hints
 
-from fastapi import Depends, FastAPI, Header, Request
+from fastapi import Depends, Header, Request
 from fastapi.responses import Response
 from fastapi.routing import APIRoute
 from pydantic import TypeAdapter
@@ -43,8 +42,7 @@ WantedS = Annotated[
         description="time limit of this request in seconds; the server's own limit still applies",
     ),
 ]
-ServiceOf = Callable[[Request], Awaitable[Any]]
-"""Makes the service of one request, as the endpoint's dependency would."""
+_TIMEOUT: Final = TIMEOUT_HEADER.lower().encode()
 _JSON: Final = b"application/json"
 
 
@@ -117,19 +115,14 @@ ScoringDep = Annotated[ScoringService, Depends(scorings)]
 
 
 class DirectRoute(BaseRoute):
-    """Serves a POST endpoint that takes a body and one service.
+    """Serves a POST endpoint that takes a body and a service."""
 
-    Args:
-        unless: lower-case names of headers that only FastAPI's route reads.
-    """
-
-    def __init__(self, route: APIRoute, *, parameter: str, service: ServiceOf, unless: Iterable[bytes]) -> None:
+    def __init__(self, route: APIRoute) -> None:
         hints = get_type_hints(route.endpoint, include_extras=True)
         self._route = route
         self._endpoint = route.endpoint
-        self._parameter = parameter
-        self._service = service
-        self._unless = frozenset(unless)
+        dependencies = ((name, hint) for name, hint in hints.items() if hint in (StepperDep, ScoringDep))
+        self._services = {name: get_args(hint)[1].dependency for name, hint in dependencies}
         self._body = body_schema(route)
         self._takes_request = hints.get("request") is Request
         responds = isinstance(hints["return"], type) and issubclass(hints["return"], Response)
@@ -150,7 +143,7 @@ class DirectRoute(BaseRoute):
         """Answer a request; what is wrong with its body is raised for the error handlers."""
         request = Request(scope, receive, send)
         body = await parse_body(request, self._body)
-        given = {"body": body, self._parameter: await self._service(request)}
+        given = {"body": body, **{name: await service(request) for name, service in self._services.items()}}
         if self._takes_request:
             given["request"] = request
         answer = await self._endpoint(**given)
@@ -163,11 +156,6 @@ class DirectRoute(BaseRoute):
         for name, value in scope["headers"]:
             if name == b"content-type":
                 declared.append(value)
-            elif name in self._unless:
+            elif name == _TIMEOUT:  # which only FastAPI's route reads
                 return False
         return declared == [_JSON]
-
-
-def prepend_routes(app: FastAPI, routes: Iterable[DirectRoute]) -> None:
-    """Put direct routes before all others, so that they are tried first."""
-    app.router.routes[:0] = routes

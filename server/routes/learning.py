@@ -12,7 +12,7 @@ from qguide.server.http.keys import KeyFile
 from qguide.server.learning.group import GROUP_PATTERN, Order
 from qguide.server.learning.service import Learning
 from qguide.server.learning.status_body import CurveState, LearningState
-from qguide.server.observability.request_context import calling_key
+from qguide.server.observability.request_context import current_account
 from qguide.server.own_bodies.schemas import Body
 from qguide.server.routes.dependencies import LearningDep
 from qguide.server.settings.settings import Settings
@@ -25,6 +25,9 @@ _GROUP = (
     'a key, which stands for the group that it is in; "+name" for a group; "_" on a server without '
     "keys; the default is your own"
 )
+
+
+GroupQuery = Annotated[str | None, Query(pattern=GROUP_PATTERN, description=_GROUP)]
 
 
 class LearningOrder(Body):
@@ -44,21 +47,13 @@ class LearningGroups(Body):
 
 
 @router.get("")
-async def learning_state(
-    request: Request,
-    learning: LearningDep,
-    group: Annotated[str | None, Query(pattern=GROUP_PATTERN, description=_GROUP)] = None,
-) -> LearningState:
+async def learning_state(request: Request, learning: LearningDep, group: GroupQuery = None) -> LearningState:
     """Phase, figures and reasons of the caller's group; of another with an admin key."""
     return await learning.state(await _allowed(request, learning, group))
 
 
 @router.get("/curve")
-async def learning_curve(
-    request: Request,
-    learning: LearningDep,
-    group: Annotated[str | None, Query(pattern=GROUP_PATTERN, description=_GROUP)] = None,
-) -> CurveState:
+async def learning_curve(request: Request, learning: LearningDep, group: GroupQuery = None) -> CurveState:
     """Success over the episodes of the caller's group; of another with an admin key."""
     return await learning.curve(await _allowed(request, learning, group))
 
@@ -71,10 +66,10 @@ async def learning_groups(learning: LearningDep) -> LearningGroups:
 
 
 async def _allowed(request: Request, learning: Learning, group: str | None) -> str:
-    own = learning.group_of(calling_key())
+    own = learning.group_of(current_account().key)
     if group in (None, own):
         return own
-    if group != calling_key():
+    if group != current_account().key:
         await require_admin(request)
     return await _named(request, learning, group)
 
