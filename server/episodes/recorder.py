@@ -24,8 +24,7 @@ from pydantic import BaseModel
 from qguide.qnet.records import OfferRow, TreeRow
 from qguide.server.episodes.records import NotRecordableError, offer_rows, texts_of, took_actions, tree_row
 from qguide.server.episodes.redaction import RedactionError, RedactionProcesses
-from qguide.server.episodes.state import Outcome, ServedEpisode
-from qguide.server.episodes.transcript import Transcript, read_transcript
+from qguide.server.episodes.state import Outcome, ServedEpisode, Transcript, read_transcript
 
 Undo = Callable[[], bool]
 """Removes rows again, as long as nothing was written after them; False if that failed."""

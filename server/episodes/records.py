@@ -18,8 +18,7 @@ from qguide.qnet.chat_messages import PART_END, message_key
 from qguide.qnet.decision.selection import EXPLORED
 from qguide.qnet.records import EARNED, JUDGED, DrawnRow, MessageRow, NodeRow, OfferedRow, OfferRow, TreeRow, rows_of
 from qguide.qnet.types import INSTRUCTING, Message
-from qguide.server.episodes.state import Offer, Outcome
-from qguide.server.episodes.transcript import Transcript
+from qguide.server.episodes.state import Offer, Outcome, Transcript
 
 Redact = Callable[[str], str]
 """Maps a text of an episode to the text that may be written."""
@@ -215,7 +214,6 @@ def task_id(system: str | None, first_observation: str) -> str:
 
 
 def _opening(episode: Transcript, redact: Redact) -> tuple[str | None, tuple[Message, ...]]:
-    """The system message, if any, and the other messages before the first action."""
     before = tuple(takewhile(lambda message: message.role != "assistant", episode.messages))
     instructed = before and before[0].role in INSTRUCTING
     system = redact(before[0].content) if instructed else None
@@ -276,7 +274,6 @@ def _is_plain(messages: tuple[Message, ...]) -> bool:
 
 
 def _drawers(episode: Transcript, redact: Redact) -> dict[tuple[int, str], str]:
-    """The policy that drew each candidate, by (depth, text)."""
     drawers = {}
     for depth, offer in episode.steps:
         others = {text: taken.policy for taken in offer.actions for text in taken.candidates}

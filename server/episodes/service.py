@@ -169,7 +169,6 @@ class Episodes:
             episode.require_room(self._limits)
 
     def _fullness(self, episode: ServedEpisode) -> str:
-        """The reason if no more of the episode can be recorded, or ""."""
         try:
             if self._limits is not None:
                 episode.require_room(self._limits)
@@ -281,7 +280,6 @@ class Episodes:
             self._late = self._begin(self._write_late())
 
     async def _write_late(self) -> None:
-        """Record what could not be written before, as long as there is room."""
         while self._unwritten:
             place, episode = self._unwritten.popitem()
             assert episode.outcome is not None

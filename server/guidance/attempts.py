@@ -232,7 +232,6 @@ async def _valued(
 def _latest(
     messages: Sequence[ChatMessage], held: QModelLease, scoring: ScoringService
 ) -> tuple[History, TriedCandidates]:
-    """The latest action of an attempt as a candidate, and the history before it."""
     actions = [at for at, message in enumerate(messages) if message.role == "assistant"]
     if not actions:
         raise InvalidRequestError("messages has no action; send them up to the latest one at least")

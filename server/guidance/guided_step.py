@@ -148,7 +148,6 @@ class GuidedStepService(RequestService):
     async def _plan(
         self, asked: GuidedStepRequest, episode: ServedEpisode | None, play: LearningStep, held: QModelLease
     ) -> "_Plan":
-        """Decide what is known before anything is drawn; the first error is the caller's."""
         options, q_model = asked.options, held.model
         obstacle = await self._obstacle(asked, q_model)
         adaptive = is_adaptive(options, q_model, in_episodes=self.settings.adaptive)
@@ -229,7 +228,6 @@ class GuidedStepService(RequestService):
         return too_long
 
     def _too_long(self, asked: GuidedStepRequest) -> Fallback:
-        """The answer if a history is too long and no window of it is read."""
         mode = long_history_mode(asked, self.settings)
         return fallback_of(asked, self.settings) if mode == "window" else mode
 

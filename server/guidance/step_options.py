@@ -334,7 +334,6 @@ async def too_long_to_draw(
 
 
 def _windows(history: History, size: RequestSize) -> list[tuple[History, HistoryWindow]]:
-    """The windows to try in turn, the longest first."""
     task, requests = task_exchanges(history), requests_in(history)
     found = [left_out_exchanges(size.exchanges, task=task, requests=requests, room=room) for room in size.rooms]
     return [window_of(history, size.exchanges, left_out=left_out) for left_out in dict.fromkeys(found) if left_out]

@@ -139,7 +139,6 @@ class BodyReader(HttpMiddleware):
 
 
 def _announced(scope: Scope) -> int:
-    """The Content-Length, or 0 if there is none."""
     for name, value in scope["headers"]:
         if name == b"content-length" and value.isdigit():
             return int(value)

@@ -269,7 +269,6 @@ class Addresses(HttpMiddleware):
 
 
 def _session_of(scope: Scope) -> str | None:
-    """The episode that the URL names, or else the header."""
     named = _take_from_path(scope)
     place = f"the episode id in the path {_EPISODES}ID/"
     if named is None:
@@ -295,7 +294,6 @@ def _agent_session(scope: Scope) -> str | None:
 
 
 def _number_in(scope: Scope, name: str, fits: Callable[[float], bool], remedy: str) -> float | None:
-    """The number, or truth, that a header says; None without it."""
     header = _header_of(scope, name.lower().encode())
     if header is None:
         return None

@@ -196,7 +196,6 @@ def missing_of(licence: Licence) -> str:
 
 
 def _lack_of_decisions(licence: Licence) -> str:
-    """A lack that decisions tell which several episodes met; "" where they tell none."""
     # Outcome of the best candidate in hindsight, minus that of the agent's own choice.
     own, best = licence.choosers.get(licence.own), licence.choosers.get("oracle")
     if own and best and (room := best.outcome - own.outcome) < _LITTLE_ROOM:

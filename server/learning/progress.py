@@ -24,8 +24,7 @@ from qguide.server.learning.lines import (
     SpentLine,
 )
 from qguide.server.learning.parameters import Rules
-from qguide.server.learning.silence import Silent
-from qguide.server.learning.tally import NEWEST, Curve, Spending, Tally
+from qguide.server.learning.tally import NEWEST, Curve, Silent, Spending, Tally
 from qguide.server.learning.trials import SHARE, Challenge, Drift, Trial
 
 MOST_EPISODES: Final = 2_000

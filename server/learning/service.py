@@ -25,9 +25,8 @@ from qguide.server.learning.group import Group, Order
 from qguide.server.learning.lines import EpisodeLine, Phase, PhaseLine, SilentLine, SpentLine
 from qguide.server.learning.live_group import LearningStep, LiveGroup, Opening, arm_of, group_of, play_of
 from qguide.server.learning.parameters import Rules
-from qguide.server.learning.silence import OpenEpisodes
 from qguide.server.learning.status_body import CurveState, LearningState, curve_of, extra_figures, state_of
-from qguide.server.learning.tally import Spent
+from qguide.server.learning.tally import OpenEpisodes, Spent
 from qguide.server.learning.webhook import build_webhook
 from qguide.server.observability.request_context import current_account, owner_of, scoped_episode_id
 from qguide.server.q_models.build import open_q_model

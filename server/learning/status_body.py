@@ -325,7 +325,6 @@ def _of_phase(progress: Progress, rules: Rules) -> str:
 
 
 def _newer(progress: Progress) -> list[str]:
-    """Clauses on a newer version while another guides."""
     if (challenge := progress.challenge) is not None:
         tried = f"version {challenge.version} is tried against version {progress.version}"
         return [f"{tried}: {challenge.figures}; {_points(challenge.interval)}"]

@@ -144,7 +144,6 @@ def check_order(history: History) -> None:
 
 
 def _spoken(history: History) -> list[Role]:
-    """Roles of all messages except those that give instructions."""
     return [message.role for message in history if message.role not in INSTRUCTING]
 
 

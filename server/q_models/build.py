@@ -2,7 +2,7 @@
 
 import asyncio
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import replace
 from pathlib import Path
@@ -11,11 +11,18 @@ from typing import Final
 import structlog
 
 from qguide.qnet.device.device_thread import DeviceThread, is_lost
-from qguide.qnet.errors import CheckpointError, InvalidRequestError, QGuideError, RoutingError, UnknownModelError
+from qguide.qnet.errors import (
+    CheckpointError,
+    ConfigError,
+    InvalidRequestError,
+    QGuideError,
+    RoutingError,
+    UnknownModelError,
+)
 from qguide.qnet.models.ensemble import load_domain
-from qguide.qnet.models.hub import model_folder
+from qguide.qnet.models.hub import is_hub_name, model_folder
 from qguide.qnet.models.loading import embedded_path
-from qguide.qnet.models.manifest import content_sha256, is_feature_q
+from qguide.qnet.models.manifest import Manifest, content_sha256, is_feature_q
 from qguide.qnet.packages import LEARN, MODELS, REMOTE, extra_named, plugins
 from qguide.qnet.policies.openai_compatible import OpenAICompatiblePolicy
 from qguide.qnet.policies.scripted import ScriptedParaphraser, ScriptedPolicy
@@ -24,7 +31,6 @@ from qguide.qnet.scoring.rules import split_rules
 from qguide.qnet.scoring.scripted import ScriptedScorer
 from qguide.server.observability.metrics import Metrics
 from qguide.server.observability.request_context import build_tracing
-from qguide.server.q_models.checks import check_policies, check_thresholds, require_licence
 from qguide.server.q_models.judge import build_judge, check_judges, is_judge
 from qguide.server.q_models.registry import DEFAULT, Models, QModels, Shares, shares_of
 from qguide.server.q_models.remote_sources import (
@@ -140,7 +146,6 @@ def _named_policy(
 def _build_paraphraser(
     settings: Settings, thread: DeviceThread, upstreams: Sequence[ServedPolicy]
 ) -> ServedPolicy | None:
-    """Build the policy that rewords tasks; "scripted" is a fake that paraphrases."""
     if not settings.paraphraser:
         return None
     if settings.paraphraser == SCRIPTED:
@@ -316,3 +321,52 @@ def _source_of_folder(settings: Settings, folder: Path, source: str, name: str) 
         from qguide.server.q_models.local_models import build_local_source
 
     return build_local_source(settings, folder, source_of(source))
+
+
+def check_policies(settings: Settings) -> None:
+    """Check that `policy` and `paraphraser` name something, before anything is loaded."""
+    for setting, named in (("POLICY", settings.policy), ("PARAPHRASER", settings.paraphraser)):
+        known = named in ("", EMBEDDED, SCRIPTED, *settings.upstreams)
+        if known or Path(named).is_dir() or is_hub_name(named):
+            continue
+        upstreams = ", ".join(settings.upstreams) or "none; add it to QGUIDE_UPSTREAMS"
+        raise ConfigError(
+            f"QGUIDE_{setting} is {named!r}, which is no upstream ({upstreams}), no folder and no name on the Hugging "
+            f"Face hub; name one of them, {EMBEDDED!r} or {SCRIPTED!r}"
+        )
+
+
+def check_thresholds(settings: Settings, q_models: Iterable[ServedQModel]) -> None:
+    """Check that each threshold belongs to a Q model, and each escalation to an upstream."""
+    served = list(q_models)
+    for name, threshold in settings.thresholds.items():
+        named = [one for one in served if name in (one.id, one.name)]
+        if not named and settings.models_dir is None:
+            known = sorted({name for one in served for name in (one.id, one.name)})
+            raise ConfigError(
+                f"QGUIDE_THRESHOLDS names {name!r}, which is not a Q model; name an entry of QGUIDE_Q_MODELS: "
+                f"{', '.join(known)}"
+            )
+        if ranking := [one for one in named if one.ranks]:
+            raise ConfigError(
+                f"QGUIDE_THRESHOLDS names {name!r}, {ranking[0].kind} that ranks the candidates of one step, so no "
+                f"value can be compared with a threshold; {ranking[0].comparable}"
+            )
+        if threshold.policy and threshold.policy not in settings.upstreams:
+            upstreams = ", ".join(settings.upstreams) or "none"
+            raise ConfigError(
+                f"the threshold of {name!r} escalates to {threshold.policy!r}, which is no upstream ({upstreams}); "
+                "name an entry of QGUIDE_UPSTREAMS"
+            )
+
+
+def require_licence(manifest: Manifest | None, name: str, *, unlicensed: bool) -> None:
+    """Refuse a Q model that was judged and has no licence; log it of one that was not judged."""
+    if manifest is None or not manifest.remark:
+        return
+    if manifest.licence is not None and not unlicensed:
+        raise CheckpointError(
+            f"{name} {manifest.remark}; train on more data, or serve it all the same with --unlicensed "
+            "(QGUIDE_UNLICENSED; `unlicensed` of POST /v1/models/load)"
+        )
+    _log.warning("unlicensed Q model", q_model=name, reason=manifest.remark)

@@ -163,7 +163,6 @@ class ResponsesSocket:
             await self._refuse("unknown_event", said, "type")
 
     async def _ask(self, method: str, body: bytes, answer: Send) -> None:
-        """Have the application answer one request of this connection."""
         sent = False
 
         async def receive() -> Message:

@@ -225,7 +225,6 @@ def _to_chat_tool(tool: CallersTool, place: str, namespace: str | None = None) -
 
 
 def _own_tool(tool: CallersTool, place: str) -> dict[str, Any]:
-    """One of OpenAI's tools as the function that the caller runs."""
     where = (tool.model_extra or {}).get("environment")
     if isinstance(where, Mapping) and where.get("type") != "local":
         _refuse(f"{place}.environment", str(where.get("type")), "tools")
@@ -237,7 +236,6 @@ def _own_tool(tool: CallersTool, place: str) -> dict[str, Any]:
 
 
 def _screen(said: Mapping[str, Any]) -> str:
-    """The display of a computer, if the tool tells it."""
     match said:
         case {"display_width": int(width), "display_height": int(height), **more}:
             return f"Its display ({more.get('environment') or 'computer'}) has {width} by {height} pixels."

@@ -108,7 +108,6 @@ def _read_texts(
 async def _complete_texts(
     body: CompletionRequest, policy: ServedPolicy, request: Request, stepper: GuidedStepService
 ) -> Json:
-    """The answer of the upstream's own completions, unguided."""
     stepper.check_num_candidates(max(body.n or 1, body.best_of or 1))
     fields = stepper.settings.caller_fields
     sent = await translate_body(request, partial(text_request, body, policy, fields))

@@ -75,7 +75,6 @@ async def _allowed(request: Request, learning: Learning, group: str | None) -> s
 
 
 async def _named(request: Request, learning: Learning, name: str) -> str:
-    """The group of this name, or that of the key of this name."""
     keys: KeyFile | None = request.app.state.keys
     settings: Settings = request.app.state.settings
     group = learning.group_of(name)

@@ -13,7 +13,7 @@ from qguide.qnet.models.ensemble import load_domain, save_ensemble, scales_of
 from qguide.qnet.models.manifest import MANIFEST, Licence, Manifest, PriorSection, read_manifest
 from qguide.qnet.scoring.build import build_naive_scorer, build_serving_scorer
 from qguide.qnet.types import History, Message, ScoreRequest
-from qguide.server.q_models.checks import require_licence
+from qguide.server.q_models.build import require_licence
 from qguide.training.licence.domain import fit_domain, put_domain
 from qguide.training.rollouts.models import Inference, build_scorer
 from tests.support.tiny_models import save_features, save_implicit_q, save_policy, save_qnet

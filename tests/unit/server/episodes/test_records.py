@@ -5,8 +5,7 @@ import pytest
 from qguide.qnet.records import OfferRow, ThresholdActionRow
 from qguide.qnet.types import Message, ToolCall, Verdict
 from qguide.server.episodes.records import NotRecordableError, offer_rows, texts_of, tree_row
-from qguide.server.episodes.state import Offer, Outcome
-from qguide.server.episodes.transcript import Transcript
+from qguide.server.episodes.state import Offer, Outcome, Transcript
 from qguide.training.data.records import tree_from_row
 
 SYSTEM = Message("system", "You find things.")

@@ -5,8 +5,7 @@ from dataclasses import replace
 import pytest
 
 from qguide.qnet.types import History, HistoryWindow, Message, ToolCall
-from qguide.server.episodes.state import Offer, ServedEpisode
-from qguide.server.episodes.transcript import Transcript, merged, read_transcript
+from qguide.server.episodes.state import Offer, ServedEpisode, Transcript, merged, read_transcript
 
 TASK = Message("user", "Find the mug.", wire={"role": "user", "content": "large"})
 LOOK = Message("assistant", "", (ToolCall("look", "{}", "call-1"),))

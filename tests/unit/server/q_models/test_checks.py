@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from qguide.qnet.errors import ConfigError
-from qguide.server.q_models.checks import check_policies
+from qguide.server.q_models.build import check_policies
 from qguide.server.settings.settings import Settings
 
 GPT = {"gpt": {"url": "http://127.0.0.1:1/v1", "model": "gpt"}}

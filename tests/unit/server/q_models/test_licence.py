@@ -4,7 +4,7 @@ from structlog.testing import capture_logs
 from qguide.qnet.errors import CheckpointError
 from qguide.qnet.models.loading import embedded_path
 from qguide.qnet.models.manifest import Licence, Manifest, read_manifest
-from qguide.server.q_models.checks import require_licence
+from qguide.server.q_models.build import require_licence
 
 NONE = Licence(granted=False, reason="its choice is not shown to be above the agent's own")
 

@@ -10,8 +10,7 @@ from redis.asyncio import Redis
 from qguide.server.episodes.recorder import EpisodeRecorder
 from qguide.server.episodes.redis_store import RedisEpisodeStore
 from qguide.server.episodes.service import Episodes
-from qguide.server.episodes.state import Outcome
-from qguide.server.episodes.transcript import Transcript, read_transcript
+from qguide.server.episodes.state import Outcome, Transcript, read_transcript
 from qguide.server.observability.metrics import Metrics
 from qguide.server.redis.client import RedisLink
 from tests.support.long_episodes import CANDIDATE_BYTES, CANDIDATES, history_at, offer_at, take_step
