@@ -6,12 +6,6 @@
 
 /** @description Options of drawing candidates and scoring them. */
 export type ActOptions = ModelOptions & {
-    /** @description several policies that draw the step's candidates, n each, in place of one; one that fails costs its own candidates only; in a header `large=2,small=3`, or without n `large,small` */
-    policies?: readonly PolicyShare[] | null;
-    /** @description answer if no Q is available: `error`, or `first` for the likeliest candidate: the one drawn most often, of equal ones the first; null takes the server's setting */
-    fallback?: ("error" | "first") | null;
-    /** @description answer if the history is longer than the Q model takes: `error`, `first` for the likeliest candidate, or `window` to score after the task and the newest turns that fit; null takes the server's setting */
-    long_history?: ("error" | "first" | "window") | null;
     /** @description `argmax` chooses the highest Q, `posterior` the highest Q / tau + log prior; null takes the server's setting, else `posterior` if `tau` is given or the Q model's manifest has a fitted one */
     selection?: ("argmax" | "posterior") | null;
     /** @description temperature of Q in the posterior: at 0 Q alone counts, and the larger it is, the more the prior does; null takes the server's setting, else the Q model's fitted one */
@@ -20,6 +14,12 @@ export type ActOptions = ModelOptions & {
     out_of_domain?: ("unguided" | "guide") | null;
     /** @description share of a long history's tokens that a window has to read; less is out of the Q model's domain, see `out_of_domain`; null takes the server's setting */
     least_read?: number | null;
+    /** @description several policies that draw the step's candidates, n each, in place of one; one that fails costs its own candidates only; in a header `large=2,small=3`, or without n `large,small` */
+    policies?: readonly PolicyShare[] | null;
+    /** @description answer if no Q is available: `error`, or `first` for the likeliest candidate: the one drawn most often, of equal ones the first; null takes the server's setting */
+    fallback?: ("error" | "first") | null;
+    /** @description answer if the history is longer than the Q model takes: `error`, `first` for the likeliest candidate, or `window` to score after the task and the newest turns that fit; null takes the server's setting */
+    long_history?: ("error" | "first" | "window") | null;
     /** @description the prior: `votes`, smoothed shares of the draws, or the policy's own `likelihood`, or `likelihood-per-token`; votes where a candidate has no logprob; null takes the server's setting, else what the Q model was fitted with */
     prior?: ("votes" | "likelihood" | "likelihood-per-token") | null;
     /** @description the outcome of the episode if it had ended before this step: a total, and not what the last action added; null where that is unknown */
@@ -169,8 +169,7 @@ export interface ChatChoice {
 /**
  * @description One part of a streamed completion.
  *
- *     The last chunk with choices carries the guidance; with `include_usage` one more, without
- *     choices, carries the usage.
+ *     The last chunk with choices carries the guidance; with `include_usage` one more, without choices, carries the usage.
  */
 export interface ChatChunk {
     id: string;
@@ -413,12 +412,6 @@ export interface FunctionDelta {
 export interface GuidanceOptions {
     /** @description a name, `name@version` or alias; null takes the default */
     q_model?: string | null;
-    /** @description several policies that draw the step's candidates, n each, in place of one; one that fails costs its own candidates only; in a header `large=2,small=3`, or without n `large,small` */
-    policies?: readonly PolicyShare[] | null;
-    /** @description answer if no Q is available: `error`, or `first` for the likeliest candidate: the one drawn most often, of equal ones the first; null takes the server's setting */
-    fallback?: ("error" | "first") | null;
-    /** @description answer if the history is longer than the Q model takes: `error`, `first` for the likeliest candidate, or `window` to score after the task and the newest turns that fit; null takes the server's setting */
-    long_history?: ("error" | "first" | "window") | null;
     /** @description `argmax` chooses the highest Q, `posterior` the highest Q / tau + log prior; null takes the server's setting, else `posterior` if `tau` is given or the Q model's manifest has a fitted one */
     selection?: ("argmax" | "posterior") | null;
     /** @description temperature of Q in the posterior: at 0 Q alone counts, and the larger it is, the more the prior does; null takes the server's setting, else the Q model's fitted one */
@@ -427,6 +420,12 @@ export interface GuidanceOptions {
     out_of_domain?: ("unguided" | "guide") | null;
     /** @description share of a long history's tokens that a window has to read; less is out of the Q model's domain, see `out_of_domain`; null takes the server's setting */
     least_read?: number | null;
+    /** @description several policies that draw the step's candidates, n each, in place of one; one that fails costs its own candidates only; in a header `large=2,small=3`, or without n `large,small` */
+    policies?: readonly PolicyShare[] | null;
+    /** @description answer if no Q is available: `error`, or `first` for the likeliest candidate: the one drawn most often, of equal ones the first; null takes the server's setting */
+    fallback?: ("error" | "first") | null;
+    /** @description answer if the history is longer than the Q model takes: `error`, `first` for the likeliest candidate, or `window` to score after the task and the newest turns that fit; null takes the server's setting */
+    long_history?: ("error" | "first" | "window") | null;
     /** @description the prior: `votes`, smoothed shares of the draws, or the policy's own `likelihood`, or `likelihood-per-token`; votes where a candidate has no logprob; null takes the server's setting, else what the Q model was fitted with */
     prior?: ("votes" | "likelihood" | "likelihood-per-token") | null;
     /** @description identifies the episode that this step belongs to; with a split alias all its steps use the same Q model */

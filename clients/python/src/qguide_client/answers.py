@@ -545,8 +545,7 @@ class ChatChoice(Answer):
 class ChatChunk(ChunkBase):
     """One part of a streamed completion.
 
-    The last chunk with choices carries the guidance; with `include_usage` one more, without
-    choices, carries the usage.
+    The last chunk with choices carries the guidance; with `include_usage` one more, without choices, carries the usage.
     """
 
     id: str

@@ -145,22 +145,6 @@ class ScoreOptions(ModelOptions, total=False):
 class ActOptions(ModelOptions, total=False):
     """Options of drawing candidates and scoring them."""
 
-    policies: list[PolicyShare] | None
-    """
-    several policies that draw the step's candidates, n each, in place of one; one that fails
-    costs its own candidates only; in a header `large=2,small=3`, or without n `large,small`
-    """
-    fallback: Literal["error", "first"] | None
-    """
-    answer if no Q is available: `error`, or `first` for the likeliest candidate: the one drawn
-    most often, of equal ones the first; null takes the server's setting
-    """
-    long_history: Literal["error", "first", "window"] | None
-    """
-    answer if the history is longer than the Q model takes: `error`, `first` for the likeliest
-    candidate, or `window` to score after the task and the newest turns that fit; null takes the
-    server's setting
-    """
     selection: Literal["argmax", "posterior"] | None
     """
     `argmax` chooses the highest Q, `posterior` the highest Q / tau + log prior; null takes the
@@ -181,6 +165,22 @@ class ActOptions(ModelOptions, total=False):
     """
     share of a long history's tokens that a window has to read; less is out of the Q model's
     domain, see `out_of_domain`; null takes the server's setting
+    """
+    policies: list[PolicyShare] | None
+    """
+    several policies that draw the step's candidates, n each, in place of one; one that fails
+    costs its own candidates only; in a header `large=2,small=3`, or without n `large,small`
+    """
+    fallback: Literal["error", "first"] | None
+    """
+    answer if no Q is available: `error`, or `first` for the likeliest candidate: the one drawn
+    most often, of equal ones the first; null takes the server's setting
+    """
+    long_history: Literal["error", "first", "window"] | None
+    """
+    answer if the history is longer than the Q model takes: `error`, `first` for the likeliest
+    candidate, or `window` to score after the task and the newest turns that fit; null takes the
+    server's setting
     """
     prior: Literal["votes", "likelihood", "likelihood-per-token"] | None
     """
@@ -264,22 +264,6 @@ class GuidanceOptions(TypedDict, total=False):
 
     q_model: str | None
     """a name, `name@version` or alias; null takes the default"""
-    policies: list[PolicyShare] | None
-    """
-    several policies that draw the step's candidates, n each, in place of one; one that fails
-    costs its own candidates only; in a header `large=2,small=3`, or without n `large,small`
-    """
-    fallback: Literal["error", "first"] | None
-    """
-    answer if no Q is available: `error`, or `first` for the likeliest candidate: the one drawn
-    most often, of equal ones the first; null takes the server's setting
-    """
-    long_history: Literal["error", "first", "window"] | None
-    """
-    answer if the history is longer than the Q model takes: `error`, `first` for the likeliest
-    candidate, or `window` to score after the task and the newest turns that fit; null takes the
-    server's setting
-    """
     selection: Literal["argmax", "posterior"] | None
     """
     `argmax` chooses the highest Q, `posterior` the highest Q / tau + log prior; null takes the
@@ -300,6 +284,22 @@ class GuidanceOptions(TypedDict, total=False):
     """
     share of a long history's tokens that a window has to read; less is out of the Q model's
     domain, see `out_of_domain`; null takes the server's setting
+    """
+    policies: list[PolicyShare] | None
+    """
+    several policies that draw the step's candidates, n each, in place of one; one that fails
+    costs its own candidates only; in a header `large=2,small=3`, or without n `large,small`
+    """
+    fallback: Literal["error", "first"] | None
+    """
+    answer if no Q is available: `error`, or `first` for the likeliest candidate: the one drawn
+    most often, of equal ones the first; null takes the server's setting
+    """
+    long_history: Literal["error", "first", "window"] | None
+    """
+    answer if the history is longer than the Q model takes: `error`, `first` for the likeliest
+    candidate, or `window` to score after the task and the newest turns that fit; null takes the
+    server's setting
     """
     prior: Literal["votes", "likelihood", "likelihood-per-token"] | None
     """
