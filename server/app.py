@@ -218,15 +218,14 @@ def _lifespan(
 
 def build_paraphraser(models: Models, settings: Settings) -> Paraphraser | None:
     """The paraphraser and its cache; None if no paraphraser is configured."""
-    if models.paraphraser is None:
+    if (served := models.paraphraser) is None:
         return None
-    cache = SharedRows(models.runtime.redis, "paraphrases", ttl_s=_PARAPHRASES_TTL_S)
-    metrics = models.runtime.metrics
-    served = models.paraphraser
-    policy = MeteredPolicy(served.model, metrics, stage="paraphrase")
     manifest = served.manifest.model_dump_json() if served.manifest else ""
     return Paraphraser(
-        policy, cache, content=served.upstream_model or manifest, max_tokens=settings.paraphrase_max_tokens or None
+        MeteredPolicy(served.model, models.runtime.metrics, stage="paraphrase"),
+        SharedRows(models.runtime.redis, "paraphrases", ttl_s=_PARAPHRASES_TTL_S),
+        content=served.upstream_model or manifest,
+        max_tokens=settings.paraphrase_max_tokens or None,
     )
 
 

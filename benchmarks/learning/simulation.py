@@ -8,7 +8,7 @@ from qguide.qnet.policies.pool import PolicyRecord, split_draws
 from qguide.server.episodes.learning_part import LearningArm, ShadowTally
 from qguide.server.learning import phase_changes
 from qguide.server.learning.lines import EpisodeLine, FitLine
-from qguide.server.learning.parameters import Rules
+from qguide.server.settings.learning import Rules
 from qguide.server.learning.progress import Progress
 
 Success = Callable[[int, bool], float]

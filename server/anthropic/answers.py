@@ -2,7 +2,7 @@
 
 from typing import Literal
 
-from pydantic import BaseModel, Field, RootModel
+from pydantic import BaseModel, Field
 
 from qguide.server.chat.answers import ChatGuidance
 from qguide.server.own_bodies.answers import Absent
@@ -10,33 +10,20 @@ from qguide.server.own_bodies.answers import Absent
 StopReason = Literal["end_turn", "max_tokens", "tool_use", "stop_sequence", "refusal"]
 
 
-class TextBlock(BaseModel):
-    """A text."""
+class AnswerBlock(BaseModel):
+    """A text, the upstream's thoughts or a call of a tool; which fields it has depends on its type."""
 
-    type: Literal["text"]
-    text: str
-
-
-class ThinkingBlock(BaseModel):
-    """The upstream's thoughts."""
-
-    type: Literal["thinking"]
-    thinking: str
-    signature: str = Field(description="names the upstream's field, to which they are sent back")
-
-
-class ToolUseBlock(BaseModel):
-    """A call of a tool."""
-
-    type: Literal["tool_use"]
-    id: str
-    name: str
-    input: dict[str, object] = Field(
-        description="the arguments; if they are not a JSON object, their text as `INVALID_JSON`"
+    type: Literal["text", "thinking", "tool_use"]
+    text: str | Absent = None
+    thinking: str | Absent = None
+    signature: str | Absent = Field(
+        default=None, description="of thoughts: names the upstream's field, to which they are sent back"
     )
-
-
-AnswerBlock = TextBlock | ThinkingBlock | ToolUseBlock
+    id: str | Absent = Field(default=None, description="of a call")
+    name: str | Absent = Field(default=None, description="of the called tool")
+    input: dict[str, object] | Absent = Field(
+        default=None, description="a call's arguments; if they are not a JSON object, their text as `INVALID_JSON`"
+    )
 
 
 class MessageOutputDetails(BaseModel):
@@ -69,94 +56,27 @@ class AnthropicMessage(BaseModel):
     qguide: ChatGuidance
 
 
-class MessageStart(BaseModel):
-    """A message without content."""
-
-    type: Literal["message_start"]
-    message: AnthropicMessage
-
-
-class ContentBlockStart(BaseModel):
-    """A block without content."""
-
-    type: Literal["content_block_start"]
-    index: int
-    content_block: AnswerBlock
-
-
-class TextDelta(BaseModel):
-    """New text."""
-
-    type: Literal["text_delta"]
-    text: str
-
-
-class ThinkingDelta(BaseModel):
-    """New thoughts."""
-
-    type: Literal["thinking_delta"]
-    thinking: str
-
-
-class SignatureDelta(BaseModel):
-    """A thinking block's signature."""
-
-    type: Literal["signature_delta"]
-    signature: str
-
-
-class InputJsonDelta(BaseModel):
-    """The input of a tool_use block as JSON."""
-
-    type: Literal["input_json_delta"]
-    partial_json: str
-
-
-class ContentBlockDelta(BaseModel):
-    """New content of a block."""
-
-    type: Literal["content_block_delta"]
-    index: int
-    delta: TextDelta | ThinkingDelta | SignatureDelta | InputJsonDelta
-
-
-class ContentBlockStop(BaseModel):
-    """End of a block."""
-
-    type: Literal["content_block_stop"]
-    index: int
-
-
-class MessageEnd(BaseModel):
-    """Reason for the message's end."""
-
-    stop_reason: StopReason
-    stop_sequence: str | None
-
-
 class MessageDelta(BaseModel):
-    """End of a message and its usage."""
+    """New content of a block, or the message's end."""
 
-    type: Literal["message_delta"]
-    delta: MessageEnd
-    usage: MessageUsage
-
-
-class MessageStop(BaseModel):
-    """End of a stream."""
-
-    type: Literal["message_stop"]
+    type: Literal["text_delta", "thinking_delta", "signature_delta", "input_json_delta"] | Absent = None
+    text: str | Absent = None
+    thinking: str | Absent = None
+    signature: str | Absent = None
+    partial_json: str | Absent = Field(default=None, description="of a call's arguments")
+    stop_reason: StopReason | Absent = Field(default=None, description="of the message's end")
+    stop_sequence: str | None = None
 
 
-class Ping(BaseModel):
-    """A sign of life while candidates are drawn and scored."""
+class MessageEvent(BaseModel):
+    """One event of a streamed message; which fields it has depends on its type."""
 
-    type: Literal["ping"]
-
-
-class MessageEvent(
-    RootModel[
-        Ping | MessageStart | ContentBlockStart | ContentBlockDelta | ContentBlockStop | MessageDelta | MessageStop
-    ]
-):
-    """One event of a streamed message."""
+    type: str = Field(
+        description="`message_start`, `content_block_start`, `content_block_delta`, `content_block_stop`, "
+        "`message_delta`, `message_stop`, or `ping` while candidates are drawn and scored"
+    )
+    message: AnthropicMessage | Absent = Field(default=None, description="of the start, without content")
+    index: int | Absent = Field(default=None, description="of a block")
+    content_block: AnswerBlock | Absent = Field(default=None, description="without content")
+    delta: MessageDelta | Absent = None
+    usage: MessageUsage | Absent = Field(default=None, description="of the message's end")

@@ -83,12 +83,12 @@ def json_reply(response_format: Any, said: str, k: int) -> str | None:
     raise UnfitFormatError("response_format is not one of text, json_object and json_schema with a schema")
 
 
+@dataclass(frozen=True, slots=True)
 class _Values:
     """Values that fit the parts of one schema."""
 
-    def __init__(self, root: Schema, k: int) -> None:
-        self._root = root
-        self._k = k
+    root: Schema
+    k: int
 
     def of(self, schema: Any, name: str, depth: int = 0) -> Any:
         """A value of a part."""
@@ -105,7 +105,7 @@ class _Values:
             case {"const": value}:
                 return value
             case {"enum": [*values]} if values:
-                return values[self._k % len(values)]
+                return values[self.k % len(values)]
             case {"anyOf": [first, *_]} | {"oneOf": [first, *_]}:
                 return self.of(first, name, depth + 1)
         return self._of_type(schema, name, depth)
@@ -121,19 +121,19 @@ class _Values:
                 items = schema.get("items", {"type": "string"})
                 return [self.of(items, f"{name} {i}", depth + 1) for i in range(least)]
             case "string":
-                text = f"{name} {self._k}".ljust(_least(schema, "minLength"), ".")
+                text = f"{name} {self.k}".ljust(_least(schema, "minLength"), ".")
                 return text[: schema.get("maxLength")]
             case "integer" | "number":
-                least = max(schema.get("minimum", self._k), self._k)
+                least = max(schema.get("minimum", self.k), self.k)
                 return min(schema.get("maximum", least), least)
             case "boolean":
-                return self._k % 2 == 0
+                return self.k % 2 == 0
             case "null":
                 return None
         raise UnfitFormatError(f"{name!r} has no type that the fake upstream knows: {kind!r}")
 
     def _named(self, reference: str) -> Any:
-        found: Any = self._root
+        found: Any = self.root
         start, *steps = reference.split("/")
         for step in steps if start == "#" else ["nowhere"]:
             found = found.get(step) if isinstance(found, Mapping) else None
@@ -212,7 +212,8 @@ def read_question(messages: Sequence[Mapping[str, Any]]) -> JudgeReply | None:
         return _score(values[0])
     _, asked, rubric = text.rpartition(RUBRIC_QUESTION)
     if asked:
-        return _verdicts(values[0], json.loads(rubric.rpartition(RUBRIC_FORM)[2]))
+        digits = dict.fromkeys(json.loads(rubric.rpartition(RUBRIC_FORM)[2]), int(values[0] * HIGHEST))
+        return JudgeReply(json.dumps(digits | {REASON: f"{values[0]:.0%} of its words are the task's"}), {})
     if text.endswith(RANK_QUESTION.format(count=len(proposals))):
         order = sorted(range(len(values)), key=lambda i: -values[i])
         return JudgeReply(json.dumps([i + 1 for i in order]), {})
@@ -227,13 +228,6 @@ def proposal_value(turns: Sequence[tuple[str, str]], proposal: str) -> float:
     task = next((_words(text) for role, text in turns if role == "user"), set())
     words = _words(action)
     return len(words & task) / len(words) if words else 0.0
-
-
-def _verdicts(value: float, form: Mapping[str, Any]) -> JudgeReply:
-    """The digit below the value for each criterion of the form, and the rule as the reason."""
-    digits = dict.fromkeys(form, int(value * HIGHEST))
-    reason = f"{value:.0%} of its words are the task's"
-    return JudgeReply(json.dumps(digits | {REASON: reason}), {})
 
 
 def _score(value: float) -> JudgeReply:

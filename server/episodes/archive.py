@@ -86,18 +86,18 @@ class _Path:
     first_observation: str
 
 
+@dataclass(slots=True)
 class _Lines(Generic[R]):
     """Rows of a folder's files of one kind, each of which is read once."""
 
-    def __init__(self, folder: Path, kind: str, row: type[R]) -> None:
-        self._folder = folder
-        self._kind = kind
-        self._row: type[R] = row
-        self._read: dict[Path, int] = {}
+    folder: Path
+    kind: str
+    row: type[R]
+    _read: dict[Path, int] = field(default_factory=dict)
 
     def new(self) -> Iterator[tuple[Span, R]]:
         """Rows that were appended since the last call, oldest first."""
-        for path in sorted(self._folder.glob(f"{self._kind}-*.jsonl")):
+        for path in sorted(self.folder.glob(f"{self.kind}-*.jsonl")):
             known = self._read.get(path, 0)
             try:
                 with path.open("rb") as file:
@@ -109,7 +109,7 @@ class _Lines(Generic[R]):
                         known += len(line)
                         self._read[path] = known
                         try:
-                            yield span, self._row.model_validate_json(line)
+                            yield span, self.row.model_validate_json(line)
                         except ValidationError:
                             continue
             except OSError:

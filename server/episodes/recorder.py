@@ -13,6 +13,7 @@ import time
 import uuid
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
@@ -36,19 +37,19 @@ NOT_WRITTEN: Final = "the file could not be written; the server's log has the re
 """Reason that may pass, as that of a full disk."""
 
 
+@dataclass(slots=True)
 class RotatedFile:
     """The latest `max_files` files of a kind, each of at most `max_bytes`.
 
     Only their owner may read them, because they hold users' texts.
     """
 
-    def __init__(self, folder: Path, kind: str, *, max_bytes: int, max_files: int) -> None:
-        self._folder = folder
-        self._kind = kind
-        self._max_bytes = max_bytes
-        self._max_files = max_files
-        self._path: Path | None = None
-        self._may_rotate = False
+    folder: Path
+    kind: str
+    max_bytes: int
+    max_files: int
+    _path: Path | None = None
+    _may_rotate: bool = False
 
     def append(self, rows: Sequence[BaseModel]) -> Undo:
         """Write all rows to one file on the disk, or none of them.
@@ -58,7 +59,7 @@ class RotatedFile:
         lines = b"".join(row.model_dump_json().encode() + b"\n" for row in rows)
         path = self._path
         # A deleted file is not created again.
-        if path is None or not path.exists() or path.stat().st_size + len(lines) > self._max_bytes:
+        if path is None or not path.exists() or path.stat().st_size + len(lines) > self.max_bytes:
             path = self._new()
         size = path.stat().st_size if path.exists() else 0
         undo = partial(_cut, path, size)
@@ -69,7 +70,7 @@ class RotatedFile:
                 file.flush()
                 os.fsync(descriptor)  # "recorded" must survive a power failure
             if not size:
-                _sync_folder(self._folder)
+                _sync_folder(self.folder)
         except OSError:
             # Continue with the same file after an outage: a new file per failure would count towards `max_files` and
             # displace recorded ones. But nothing may follow a partial line.
@@ -88,21 +89,21 @@ class RotatedFile:
         if not self._may_rotate:
             return
         try:
-            written = sorted(self._folder.glob(f"{self._kind}-*.jsonl"))  # oldest first
+            written = sorted(self.folder.glob(f"{self.kind}-*.jsonl"))  # oldest first
             files = [path for path in written if path.stat().st_size and path != self._path]
-            for old in files[: max(0, len(files) + 1 - self._max_files)]:
+            for old in files[: max(0, len(files) + 1 - self.max_files)]:
                 old.unlink(missing_ok=True)
-                _log.warning("episode_file_removed", file=old.name, max_files=self._max_files)
+                _log.warning("episode_file_removed", file=old.name, max_files=self.max_files)
         except OSError as error:  # the rows are recorded; the next rotation tries again
             _log.error("episode_file_not_removed", reason=error.strerror)
         else:
             self._may_rotate = False
 
     def _new(self) -> Path:
-        self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         now = datetime.now(UTC).strftime("%Y%m%dT%H%M%S%f")
         self._may_rotate = True
-        return self._folder / f"{self._kind}-{now}-{uuid.uuid4().hex[:8]}.jsonl"
+        return self.folder / f"{self.kind}-{now}-{uuid.uuid4().hex[:8]}.jsonl"
 
 
 def _sync_folder(folder: Path) -> None:

@@ -5,7 +5,7 @@ import math
 import sqlite3
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterable, Sequence
 from contextlib import asynccontextmanager, closing, suppress
-from dataclasses import dataclass, replace
+from dataclasses import KW_ONLY, dataclass, field, replace
 from typing import Any, Final, TypeVar
 from weakref import WeakValueDictionary
 
@@ -49,34 +49,24 @@ class Closed:
     not_recorded: str  # why it was not recorded, or ""
 
 
+@dataclass(slots=True)
 class Episodes:
     """Keeps the state of episodes between requests."""
 
-    def __init__(
-        self,
-        store: EpisodeStore,
-        recorder: EpisodeRecorder | None,
-        metrics: Metrics,
-        *,
-        rewards: tuple[float, float] = (-math.inf, math.inf),
-        limits: EpisodeLimits | None = None,
-        rules: Sequence[OutcomeRule] = (),
-        ended: Ended | None = None,
-        heard: Heard | None = None,
-    ) -> None:
-        self._rules = rules
-        self._ended = ended
-        self._heard = heard
-        self._store = store
-        self._metrics = metrics
-        self._recorder = recorder  # records closed episodes; None keeps no texts
-        self._rewards = rewards  # least and greatest reward of an outcome
-        self._limits = limits  # most that is kept of one episode for its record; None is no limit
-        # One lock per episode being closed, so that a slow redaction delays no other episode.
-        self._closing: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
-        self._ending: set[asyncio.Task[Any]] = set()
-        self._unwritten: dict[str, ServedEpisode] = {}
-        self._late: asyncio.Task[None] | None = None
+    store: EpisodeStore
+    recorder: EpisodeRecorder | None  # records closed episodes; None keeps no texts
+    metrics: Metrics
+    _: KW_ONLY
+    rewards: tuple[float, float] = (-math.inf, math.inf)  # least and greatest of an outcome
+    limits: EpisodeLimits | None = None  # most that is kept of one episode for its record; None is no limit
+    rules: Sequence[OutcomeRule] = ()
+    ended: Ended | None = None
+    heard: Heard | None = None
+    # One lock per episode being closed, so that a slow redaction delays no other episode.
+    _closing: WeakValueDictionary[str, asyncio.Lock] = field(default_factory=WeakValueDictionary)
+    _ending: set[asyncio.Task[Any]] = field(default_factory=set)
+    _unwritten: dict[str, ServedEpisode] = field(default_factory=dict)
+    _late: asyncio.Task[None] | None = None
 
     async def current(self, session: str) -> str:
         """Id of the episode that the next step of an agent's session belongs to.
@@ -90,10 +80,10 @@ class Episodes:
 
     async def _latest(self, named: str) -> tuple[str, ServedEpisode | None]:
         """The latest episode of an agent's session; of an id that an agent chose, there is one."""
-        episode_id, episode = named, await self._store.get(scoped_episode_id(named))
+        episode_id, episode = named, await self.store.get(scoped_episode_id(named))
         while episode is not None and episode.outcome is not None:
             next_id = _following(named, episode)
-            following = await self._store.get(scoped_episode_id(next_id))
+            following = await self.store.get(scoped_episode_id(next_id))
             if following is None:
                 break
             episode_id, episode = next_id, following
@@ -120,7 +110,7 @@ class Episodes:
 
     async def find(self, episode_id: str) -> ServedEpisode | None:
         """The episode of that id, whether it has ended or not; None: there is none."""
-        return await self._store.get(scoped_episode_id(episode_id))
+        return await self.store.get(scoped_episode_id(episode_id))
 
     async def end_step(
         self,
@@ -140,7 +130,7 @@ class Episodes:
             unreadable: why Q models cannot read this history; the episode is not recorded then.
             final: the agent is at its end, see `OutcomeRule`.
         """
-        keep = self._recorder is not None
+        keep = self.recorder is not None
         if keep:
             calling = {c.text: replace(c, wire=None) for c in candidates if c.tool_calls}
             offer = offer.model_copy(update={"calling": calling})
@@ -155,29 +145,29 @@ class Episodes:
             return episode.after(history, offer, keep=keep, unreadable=flaw)
 
         place = scoped_episode_id(episode_id)
-        episode = await self._store.update(place, step)
+        episode = await self.store.update(place, step)
         self._hear(place, episode)
         if outcome is not None:
             await self.close(episode_id, Outcome(reward=outcome, by="header"))
-        elif episode.outcome is None and (ruled := ruled_outcome(self._rules, history, final=final)) is not None:
+        elif episode.outcome is None and (ruled := ruled_outcome(self.rules, history, final=final)) is not None:
             with suppress(EpisodeClosedError):  # by another step of it, meanwhile
                 await self.close(episode_id, Outcome(reward=ruled, by="rule"))
 
     def _require_open(self, episode: ServedEpisode, outcome: float | None) -> None:
         episode.require_open(outcome)
-        if self._limits is not None:
-            episode.require_room(self._limits)
+        if self.limits is not None:
+            episode.require_room(self.limits)
 
     def _fullness(self, episode: ServedEpisode) -> str:
         try:
-            if self._limits is not None:
-                episode.require_room(self._limits)
+            if self.limits is not None:
+                episode.require_room(self.limits)
         except EpisodeFullError as error:
             return str(error)
         return ""
 
     def _require_reward(self, reward: float, *, name: str = "reward") -> None:
-        lowest, highest = self._rewards
+        lowest, highest = self.rewards
         if not lowest <= reward <= highest:
             raise InvalidRequestError(
                 f"{name} is {reward:g}; this server takes {lowest:g} to {highest:g}; scale your rewards, or ask the "
@@ -212,8 +202,8 @@ class Episodes:
             for closing in late:
                 closing.cancel()
             await asyncio.gather(*late, return_exceptions=True)
-        if self._recorder is not None:
-            await self._recorder.close()
+        if self.recorder is not None:
+            await self.recorder.close()
 
     def go_on(self, episodes: Iterable[tuple[str, ServedEpisode]]) -> None:
         """Watch the episodes that an earlier process has left, and record those that it could not."""
@@ -232,12 +222,12 @@ class Episodes:
                 ends = known is not None and known.outcome is None
                 return EpisodeChange(_closed(episode_id, outcome, known))
 
-            episode = await self._store.update(place, close)
+            episode = await self.store.update(place, close)
             self._hear(place, episode)
             if ends and episode.last is not None:
                 learned = episode.arm is not None and episode.arm.guided  # as one: they come and go
                 q_model = episode.last.q_model
-                self._metrics.count_episode(plain_name(q_model) if learned else q_model, outcome.reward)
+                self.metrics.count_episode(plain_name(q_model) if learned else q_model, outcome.reward)
             if episode.recorded:
                 await self._tell(place, episode)
                 return Closed(episode, "")
@@ -253,22 +243,22 @@ class Episodes:
             return closed
 
     async def _record(self, place: str, episode: ServedEpisode) -> Closed:
-        if self._recorder is None:
+        if self.recorder is None:
             return Closed(episode, "this server records no episodes; the operator can set QGUIDE_EPISODES_DIR")
-        async with self._store.claimed(place) as mine:
+        async with self.store.claimed(place) as mine:
             if not mine:
                 return Closed(episode, "another replica is recording it now; send the outcome again to check")
-            episode = await self._store.get(place) or episode
+            episode = await self.store.get(place) or episode
             why_not = ""
             if not episode.recorded:
-                why_not = await self._recorder.write(episode, await self._store.records(place))
+                why_not = await self.recorder.write(episode, await self.store.records(place))
             # Told first: if the process is killed between these, the episode is told again.
             try:
                 await self._tell(place, episode if why_not else episode.written())
             finally:
                 if not why_not:
                     closed = episode
-                    episode = await self._store.update(place, lambda known: EpisodeChange((known or closed).written()))
+                    episode = await self.store.update(place, lambda known: EpisodeChange((known or closed).written()))
         if why_not == NOT_WRITTEN and len(self._unwritten) < _MOST_UNWRITTEN:
             self._unwritten[place] = episode
         elif not why_not:  # there is room again
@@ -288,12 +278,12 @@ class Episodes:
                     return
 
     def _hear(self, place: str, episode: ServedEpisode) -> None:
-        if self._heard is not None:
-            self._heard(place, episode)
+        if self.heard is not None:
+            self.heard(place, episode)
 
     async def _tell(self, place: str, episode: ServedEpisode) -> None:
-        if self._ended is not None:
-            await self._ended(place, episode)
+        if self.ended is not None:
+            await self.ended(place, episode)
 
 
 def _following(session: str, closed: ServedEpisode) -> str:

@@ -17,7 +17,7 @@ import uuid
 from collections import Counter, OrderedDict, defaultdict
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from heapq import merge
 from pathlib import Path
 from typing import Final, Protocol, Self
@@ -144,21 +144,21 @@ class _Kept:
     saved: int = 0
 
 
+@dataclass(slots=True, kw_only=True)
 class MemoryEpisodeStore:
     """Episodes as JSON in this process; a step appends its record and rewrites none."""
 
-    def __init__(self, *, max_bytes: int, ttl_s: float, clock: Callable[[], float] = time.monotonic) -> None:
-        # memory for all episodes. When it is full, the key that holds most loses its least recently used episode, so
-        # with K keys each is sure of a K-th of the memory.
-        self.max_bytes = max_bytes
-        self._ttl_s = ttl_s
-        self._clock = clock
-        # Not an `LRUCache`: episodes expire, and a full store drops those of its largest key.
-        self._kept: OrderedDict[str, _Kept] = OrderedDict()
-        self._of_owner: defaultdict[str, OrderedDict[str, None]] = defaultdict(OrderedDict)
-        self._bytes: Counter[str] = Counter()
-        self._file: OpenFile | None = None
-        self._unsaved = set[str]()
+    # memory for all episodes. When it is full, the key that holds most loses its least recently used episode, so with K
+    # keys each is sure of a K-th of the memory.
+    max_bytes: int
+    ttl_s: float
+    clock: Callable[[], float] = time.monotonic
+    # Not an `LRUCache`: episodes expire, and a full store drops those of its largest key.
+    _kept: OrderedDict[str, _Kept] = field(default_factory=OrderedDict)
+    _of_owner: defaultdict[str, OrderedDict[str, None]] = field(default_factory=lambda: defaultdict(OrderedDict))
+    _bytes: Counter[str] = field(default_factory=Counter)
+    _file: OpenFile | None = None
+    _unsaved: set[str] = field(default_factory=set)
 
     @property
     def nbytes(self) -> int:
@@ -193,7 +193,7 @@ class MemoryEpisodeStore:
         Args:
             keeps: False only goes on, and leaves no file, not even of what it cannot read.
         """
-        began = time.time() - self._clock()
+        began = time.time() - self.clock()
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         with FileLock(folder / _LOCK, timeout=_LOCK_TIMEOUT_S, mode=0o600):
             left = _left_by_others(folder)
@@ -211,7 +211,7 @@ class MemoryEpisodeStore:
                     _set_aside(file.path)
                 elif not self._unsaved:
                     file.path.unlink()
-            kept_since = time.time() - self._ttl_s if keeps else math.inf
+            kept_since = time.time() - self.ttl_s if keeps else math.inf
             for path in folder.glob(f"*{_UNREADABLE}*"):  # which hold users' texts
                 if path.stat().st_mtime < kept_since:
                     path.unlink()
@@ -232,7 +232,7 @@ class MemoryEpisodeStore:
         records += before
         if changed.record is not None:
             records.append(changed.record)
-        self._keep(episode_id, changed.episode, records, changed_s=self._clock(), saved=known.saved if known else 0)
+        self._keep(episode_id, changed.episode, records, changed_s=self.clock(), saved=known.saved if known else 0)
         self._save(episode_id)
         self._make_room()
 
@@ -253,7 +253,7 @@ class MemoryEpisodeStore:
         return None if kept is None else ServedEpisode.model_validate_json(kept.state)
 
     def _forget_old(self) -> None:
-        oldest = self._clock() - self._ttl_s
+        oldest = self.clock() - self.ttl_s
         while self._kept and next(iter(self._kept.values())).changed_s < oldest:
             self._forget(next(iter(self._kept)))
 
@@ -275,7 +275,7 @@ class MemoryEpisodeStore:
             if kept is None:
                 self._file.remove(episode_id)
             else:
-                at = time.time() - self._clock() + kept.changed_s
+                at = time.time() - self.clock() + kept.changed_s
                 self._file.put(episode_id, at, kept.state, kept.records, saved=kept.saved)
                 kept.saved = len(kept.records)
             self._unsaved.discard(episode_id)

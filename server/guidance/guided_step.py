@@ -190,6 +190,7 @@ class GuidedStepService(RequestService):
                 threshold=limit,
             ),
             scorer=StepScorer(
+                held.name,
                 held,
                 self.metrics,
                 obstacle=obstacle,

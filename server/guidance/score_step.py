@@ -167,18 +167,7 @@ class ScoringService(RequestService):
             selection: what the request says of the choice; None chooses by Q alone.
         """
         rule = _rule(candidates, selection, self.settings, q_model)
-        unique = distinct(candidates.messages)
-        if candidates.observations:  # each has its own
-            unique = Distinct(candidates.messages, tuple(range(len(candidates.messages))))
-        drawn = Counter(candidates.messages)
-        request = ScoreRequest(
-            history,
-            unique.messages,
-            observations=candidates.observations,
-            counts=candidates.counts or tuple(drawn[message] for message in unique.messages),
-            logprobs=candidates.logprobs,
-            tools=candidates.tools,
-        )
+        unique, request = _to_score(history, candidates)
         domain = domain_of(q_model.model, selection.out_of_domain if selection else None, self.settings)
         least_read = least_read_of(selection, self.settings) if selection else 0.0
         distance = await distance_of(domain, history)
@@ -214,6 +203,23 @@ class ScoringService(RequestService):
             unguided_reason=outside or None,
             out_of_domain=bool(outside) if domain or (result.window and least_read) else None,
         )
+
+
+def _to_score(history: History, candidates: TriedCandidates) -> tuple[Distinct, ScoreRequest]:
+    """The different candidates, and what is known of them."""
+    unique = distinct(candidates.messages)
+    if candidates.observations:  # each has its own
+        unique = Distinct(candidates.messages, tuple(range(len(candidates.messages))))
+    drawn = Counter(candidates.messages)
+    request = ScoreRequest(
+        history,
+        unique.messages,
+        observations=candidates.observations,
+        counts=candidates.counts or tuple(drawn[message] for message in unique.messages),
+        logprobs=candidates.logprobs,
+        tools=candidates.tools,
+    )
+    return unique, request
 
 
 def _rule(

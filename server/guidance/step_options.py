@@ -200,48 +200,36 @@ SCORE: Final = Choices(f"{_CHOICE}and 'error' refuses such histories")
 """Of those that score the caller's candidates."""
 
 
+@dataclass(slots=True)
 class StepScorer:
     """A Q model as it reads one step."""
 
-    def __init__(
-        self,
-        q_model: QModelLease,
-        metrics: Metrics,
-        *,
-        obstacle: Obstacle | None,
-        view: ReadableView | None,
-        domain: AnyDomain | None,
-        long_history: LongHistory,
-        least_read: float,
-    ) -> None:
-        self.name = q_model.name
-        self._q_model = q_model
-        self._metrics = metrics
-        self._obstacle = obstacle
-        self._view = view
-        self._domain = domain
-        self._long_history = long_history
-        self._least_read = least_read
-        self._ahead: ReadAhead | None = None
-        self._scored = False
+    name: str
+    q_model: QModelLease
+    metrics: Metrics
+    obstacle: Obstacle | None
+    view: ReadableView | None
+    domain: AnyDomain | None
+    long_history: LongHistory
+    least_read: float
+    _ahead: ReadAhead | None = None
+    _scored: bool = False
 
     async def score(self, request: ScoreRequest) -> ScoreResult:
         """Score each candidate."""
         ahead_tokens = self._ahead.stop() if self._ahead else 0
-        if self._view is not None and self._obstacle is None:
-            candidates = tuple(map(self._view.candidate, request.candidates))
-            request = replace(request, history=self._view.history, candidates=candidates)
+        if self.view is not None and self.obstacle is None:
+            candidates = tuple(map(self.view.candidate, request.candidates))
+            request = replace(request, history=self.view.history, candidates=candidates)
         try:
-            if self._obstacle is not None:
-                raise self._obstacle
-            distance = await distance_of(self._domain, request.history)
+            if self.obstacle is not None:
+                raise self.obstacle
+            distance = await distance_of(self.domain, request.history)
             if distance is not None and distance.outside:
                 raise OutOfDomainError(distance.reason, distance=distance.value)
-            result = await score_in_window(
-                self._q_model, request, self._long_history, STEP, least_read=self._least_read
-            )
+            result = await score_in_window(self.q_model, request, self.long_history, STEP, least_read=self.least_read)
         except OutOfDomainError as error:
-            self._metrics.out_of_domain.labels(self._q_model.id).inc()
+            self.metrics.out_of_domain.labels(self.q_model.id).inc()
             remedy = '"out_of_domain": "guide" (QGUIDE_OUT_OF_DOMAIN) scores it all the same'
             raise OutOfDomainError(f"{error}; {remedy}", distance=error.distance) from error
         result = replace(result, distance=distance.value if distance else None)
@@ -259,14 +247,14 @@ class StepScorer:
         The tokens that it cost are counted and charged like those of scoring, used or not.
         """
         with suppress(ScorerUnavailableError):  # the request that scores is told the same
-            self._ahead = self._q_model.model.read_ahead(ScoreRequest(history, ()))
+            self._ahead = self.q_model.model.read_ahead(ScoreRequest(history, ()))
         try:
             yield
         finally:
             if self._ahead is not None:
                 tokens = self._ahead.stop()
-                self._metrics.count_read_ahead(self._q_model.id, tokens, used=self._scored)
-                self._metrics.count_scored(self._q_model.id, computed=tokens, cached=0)
+                self.metrics.count_read_ahead(self.q_model.id, tokens, used=self._scored)
+                self.metrics.count_scored(self.q_model.id, computed=tokens, cached=0)
 
 
 async def score_in_window(

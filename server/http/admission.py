@@ -225,8 +225,7 @@ class TrustedHosts(HttpMiddleware):
         self._names = {"localhost", settings.host.lower(), *map(str.lower, settings.trusted_hosts)}
         self._any = ANY_HOST in self._names or bool(settings.keys_file and not settings.trusted_hosts)
 
-    async def serve(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Serve one request if its Host header is trusted."""
+    async def _serve(self, scope: Scope, receive: Receive, send: Send) -> None:
         if not self._any:
             hosts = [value for name, value in scope["headers"] if name == b"host"]
             if not all(self._is_trusted(_name_in(host)) for host in hosts) or len(hosts) > 1:
@@ -268,8 +267,7 @@ class AdmissionMiddleware(HttpMiddleware):
         if settings.public_docs:
             self._open |= DOCS
 
-    async def serve(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Serve one request, unless it is to be refused."""
+    async def _serve(self, scope: Scope, receive: Receive, send: Send) -> None:
         if not self._is_open(scope["path"]):
             self._admit(scope)
         await self.app(scope, receive, send)
@@ -304,8 +302,7 @@ class AdmissionMiddleware(HttpMiddleware):
 class RateLimits(HttpMiddleware):
     """Refuses requests above the caller's limits, and charges the tokens they spend."""
 
-    async def serve(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Serve one request within its caller's limits."""
+    async def _serve(self, scope: Scope, receive: Receive, send: Send) -> None:
         caller = scope.get("state", {}).get("caller")
         if caller is None:
             await self.app(scope, receive, send)

@@ -67,8 +67,7 @@ class BodyReader(HttpMiddleware):
         self._arriving: dict[asyncio.Timeout, int] = {}  # bytes of each body, in the order in which they began
         self._arriving_bytes = 0
 
-    async def serve(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Serve one request once its body is complete."""
+    async def _serve(self, scope: Scope, receive: Receive, send: Send) -> None:
         try:
             body: bytes | None = await self._read(scope, receive)
         except QGuideError as error:

@@ -3,6 +3,7 @@
 import asyncio
 import json
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
 from typing import Any, Final
 
 from fastapi import Request
@@ -35,35 +36,28 @@ def named_event(data: Mapping[str, Any]) -> bytes:
     return event(data, data["type"])
 
 
+@dataclass(slots=True)
 class EventWriter:
     """The events of one answer, in one dialect."""
 
-    def __init__(
-        self,
-        pieces: Callable[[Json], Iterable[Json]],
-        *,
-        written: Callable[[Json], bytes] = event,
-        sign: Callable[[], bytes] = lambda: HEARTBEAT,
-        end: bytes = b"",
-    ) -> None:
-        self._pieces = pieces  # of the answer, which is the body of the same request without a stream
-        self._written = written  # a piece, or an error's body, as an event
-        self._sign = sign  # of life; sent again and again until the answer is there
-        self._end = end
+    pieces: Callable[[Json], Iterable[Json]]  # of the answer, which is the body of the same request without a stream
+    written: Callable[[Json], bytes] = event  # a piece, or an error's body, as an event
+    sign: Callable[[], bytes] = lambda: HEARTBEAT  # of life; sent again and again until the answer is there
+    end: bytes = b""
 
     def waiting(self) -> Iterable[bytes]:
         """A sign of life."""
-        return (self._sign(),)
+        return (self.sign(),)
 
     def finished(self, answer: Json) -> Iterator[bytes]:
         """The answer, and the end of the stream."""
-        yield from map(self._written, self._pieces(answer))
-        if self._end:
-            yield self._end
+        yield from map(self.written, self.pieces(answer))
+        if self.end:
+            yield self.end
 
     def failed(self, error: Json) -> Iterable[bytes]:
         """The error's body, after which nothing comes."""
-        return (self._written(error),)
+        return (self.written(error),)
 
 
 class EventStream(StreamingResponse):

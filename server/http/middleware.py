@@ -104,12 +104,12 @@ class HttpMiddleware(ABC):
             await self.app(scope, receive, send)
             return
         try:
-            await self.serve(scope, receive, send)
+            await self._serve(scope, receive, send)
         except QGuideError as error:
             await known_error_response(Request(scope), error)(scope, receive, send)
 
     @abstractmethod
-    async def serve(self, scope: Scope, receive: Receive, send: Send) -> None:
+    async def _serve(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve one request."""
 
 
@@ -120,8 +120,7 @@ class CancelWhenGone(HttpMiddleware):
     `request.state.outlives_client` does go on.
     """
 
-    async def serve(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Serve one request until it is answered or its client disconnects."""
+    async def _serve(self, scope: Scope, receive: Receive, send: Send) -> None:
         cancellation = asyncio.timeout(None)
         answered = False
         watching: asyncio.Task[None] | None = None
@@ -162,8 +161,7 @@ class CancelWhenGone(HttpMiddleware):
 class Observe(HttpMiddleware):
     """Gives each request an id, logs it and counts it; the outermost middleware."""
 
-    async def serve(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Serve one request; an error that nothing else has answered is answered here."""
+    async def _serve(self, scope: Scope, receive: Receive, send: Send) -> None:
         request = Request(scope)
         started = perf_counter()
         metrics: Metrics = request.app.state.metrics
@@ -251,8 +249,7 @@ def _route_of(request: Request) -> str:
 class Addresses(HttpMiddleware):
     """Serves a request by the path that it means, and reads its episode, outcome and earnings into its state."""
 
-    async def serve(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Serve one request."""
+    async def _serve(self, scope: Scope, receive: Receive, send: Send) -> None:
         read = {
             "session_id": _session_of(scope),
             "agent_session": _agent_session(scope),

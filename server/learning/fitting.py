@@ -12,6 +12,7 @@ import sys
 import time
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import suppress
+from dataclasses import dataclass, field
 from pathlib import Path
 from threading import Event
 from typing import Final
@@ -42,14 +43,14 @@ _LITTLE_ROOM: Final = 0.02
 _CHANCE: Final = 0.6  # noise ceiling of pairs in order, of which chance has .5
 
 
+@dataclass(frozen=True, slots=True)
 class Fitter:
     """Fits Q models from the recorded episodes of a folder."""
 
-    def __init__(self, recordings: Path, *, cpu_s: int, memory_bytes: int) -> None:
-        self._recordings = recordings
-        self._cpu_s = cpu_s
-        self._memory_bytes = memory_bytes
-        self._stopped = Event()
+    recordings: Path
+    cpu_s: int
+    memory_bytes: int
+    _stopped: Event = field(default_factory=Event)
 
     def stop(self) -> None:
         """End a fit that runs; it leaves nothing behind."""
@@ -70,7 +71,7 @@ class Fitter:
         try:
             shutil.rmtree(work, ignore_errors=True)
             work.mkdir(mode=0o700, parents=True)
-            reason = self._run(work, _config(self._recordings, work, episodes, _salt(folder)))
+            reason = self._run(work, _config(self.recordings, work, episodes, _salt(folder)))
             if reason == "":
                 os.replace(work / "run" / "checkpoint", versions / str(version))
                 manifest = read_manifest(versions / str(version))
@@ -100,8 +101,8 @@ class Fitter:
     def _run(self, work: Path, config: Path) -> str | None:
         """Run the fit to its end; returns "", or the reason of a failure, or None if stopped."""
         learn = (sys.executable, "-P", "-m", "qguide", "learn", "--config", str(config))
-        limited = (str(limited_process.__file__), str(self._cpu_s), str(self._memory_bytes))
-        ends = time.monotonic() + _WALL_PER_CPU * self._cpu_s
+        limited = (str(limited_process.__file__), str(self.cpu_s), str(self.memory_bytes))
+        ends = time.monotonic() + _WALL_PER_CPU * self.cpu_s
         with ManagedProcess(
             "the fit",
             (sys.executable, "-I", *limited, *learn),
@@ -112,14 +113,14 @@ class Fitter:
                 if self._stopped.wait(_POLL_S):
                     return None
                 if time.monotonic() > ends:
-                    return f"it was not done after {_WALL_PER_CPU * self._cpu_s} s"
+                    return f"it was not done after {_WALL_PER_CPU * self.cpu_s} s"
             return self._reason(process.status or 0, work / "log")
 
     def _reason(self, status: int, log: Path) -> str:
         if status == 0:
             return ""
         if status == _OUT_OF_CPU:
-            return f"it took more than {self._cpu_s} s of CPU time (QGUIDE_LEARN_CPU_S)"
+            return f"it took more than {self.cpu_s} s of CPU time (QGUIDE_LEARN_CPU_S)"
         lines = log.read_text(errors="replace").splitlines()
         last = next((line for line in reversed(lines) if line), "no message, as on a full disk")
         if any(words in last for words in _EMPTY):
@@ -128,7 +129,7 @@ class Fitter:
                 "QGUIDE_EPISODES_MAX_FILES. New ones are learned from"
             )
         if any(words in last for words in _OUT_OF_MEMORY):
-            megabytes = self._memory_bytes // 1024**2
+            megabytes = self.memory_bytes // 1024**2
             return f"it needs more than {megabytes:,} MiB of memory (QGUIDE_LEARN_MEMORY_MB)"
         return last[:_MOST_CHARACTERS]
 

@@ -29,8 +29,8 @@ from qguide.server.learning.lines import (
     SpentLine,
     StateLine,
 )
-from qguide.server.learning.parameters import Rules
 from qguide.server.learning.progress import Progress, progress_of, state_in
+from qguide.server.settings.learning import Rules
 
 GROUP_PATTERN: Final = r"^(_|\+?[A-Za-z0-9][A-Za-z0-9._-]{0,63})$"
 """Names of groups, which are names of folders, too."""
@@ -54,7 +54,7 @@ class Group:
         self._ledger = Ledger(folder)
         # changes that this process wrote, for whoever tells of them
         self.own: deque[PhaseLine] = deque(maxlen=_MOST_PENDING)
-        self._pending: deque[EpisodeLine | SpentLine] = deque(maxlen=_MOST_PENDING)
+        self.pending: deque[EpisodeLine | SpentLine] = deque(maxlen=_MOST_PENDING)
         self._generation = 0
         self._most_lines = _MOST_LINES
         self.follow()
@@ -62,17 +62,12 @@ class Group:
     def follow(self) -> list[PhaseLine]:
         """Read what others wrote, and write what could not be written; returns the changes."""
         with self._lock:
-            return self._settle() if self._pending else self._catch_up()
-
-    @property
-    def waits(self) -> bool:
-        """True if something could not be written yet."""
-        return bool(self._pending)
+            return self._settle() if self.pending else self._catch_up()
 
     def end(self, line: EpisodeLine | SpentLine) -> list[PhaseLine]:
         """Count an episode, once, or what was spent; if the disk is full it is counted later."""
         with self._lock:
-            self._pending.append(line)
+            self.pending.append(line)
             return self._settle()
 
     def silent(self, lines: Sequence[SilentLine]) -> list[PhaseLine]:
@@ -127,13 +122,13 @@ class Group:
         try:
             with self._ledger.locked():
                 found = self._catch_up()
-                while self._pending:
-                    line = self._pending[0]
+                while self.pending:
+                    line = self.pending[0]
                     known = isinstance(line, EpisodeLine) and self.progress.has(line)
                     if not known:
                         self._write(line)
                     # Only after it was written: what a full disk refuses is written later, in its order.
-                    self._pending.popleft()
+                    self.pending.popleft()
                 decided = [*found, *self._decide()]
                 self._compact()
                 return decided

@@ -11,9 +11,9 @@ from qguide.server.episodes.learning_part import LearningArm
 from qguide.server.episodes.state import ServedEpisode
 from qguide.server.learning.group import Group
 from qguide.server.learning.lines import Phase
-from qguide.server.learning.parameters import LearningBudget
 from qguide.server.learning.tally import Spent
 from qguide.server.q_models.served import ServedQModel
+from qguide.server.settings.learning import LearningBudget
 
 KEYLESS: Final = "_"
 """Name of the group of episodes without a key."""
@@ -105,13 +105,6 @@ class LiveGroup:
             return None
         newer = self.model(self.challenger) if arm.challenger else None
         return newer or self.model(self.version)
-
-
-def group_of(key: str | None, groups: Mapping[str, str]) -> str:
-    """Name of the group that a key's episodes teach."""
-    if not key:
-        return KEYLESS
-    return f"+{groups[key]}" if key in groups else key
 
 
 def play_of(

@@ -23,9 +23,9 @@ from qguide.server.learning.lines import (
     SilentLine,
     SpentLine,
 )
-from qguide.server.learning.parameters import Rules
 from qguide.server.learning.tally import NEWEST, Curve, Silent, Spending, Tally
 from qguide.server.learning.trials import SHARE, Challenge, Drift, Trial
+from qguide.server.settings.learning import Rules
 
 MOST_EPISODES: Final = 2_000
 """The newest that a fit learns from: more take minutes, and are of an agent that has changed."""

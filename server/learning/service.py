@@ -23,8 +23,7 @@ from qguide.server.episodes.state import ServedEpisode
 from qguide.server.learning.fitting import Fitter
 from qguide.server.learning.group import Group, Order
 from qguide.server.learning.lines import EpisodeLine, Phase, PhaseLine, SilentLine, SpentLine
-from qguide.server.learning.live_group import LearningStep, LiveGroup, Opening, arm_of, group_of, play_of
-from qguide.server.learning.parameters import Rules
+from qguide.server.learning.live_group import KEYLESS, LearningStep, LiveGroup, Opening, arm_of, play_of
 from qguide.server.learning.status_body import CurveState, LearningState, curve_of, extra_figures, state_of
 from qguide.server.learning.tally import OpenEpisodes, Spent
 from qguide.server.learning.webhook import build_webhook
@@ -51,7 +50,7 @@ class Learning:
         self._settings = settings
         self._models = models
         self._folder = folder / LEARNING
-        self.rules = Rules.of(settings)
+        self.rules = settings.learning_rules
         memory_bytes = settings.learn_memory_mb * 1024**2
         self._fitter = Fitter(folder, cpu_s=settings.learn_cpu_s, memory_bytes=memory_bytes)
         self._one_fit = asyncio.Semaphore(1)
@@ -64,7 +63,10 @@ class Learning:
 
     def group_of(self, key: str | None) -> str:
         """Name of the group that a key's episodes teach."""
-        return group_of(key, self._settings.learn_groups)
+        if not key:
+            return KEYLESS
+        groups = self._settings.learn_groups
+        return f"+{groups[key]}" if key in groups else key
 
     async def play(
         self, episode_id: str | None, episode: ServedEpisode | None, *, opening: Callable[[], Opening]
@@ -166,7 +168,7 @@ class Learning:
         """Write what was spent, so that replicas and later processes count it."""
         self._notes_at_s = asyncio.get_running_loop().time() + _NOTE_S
         for live in list(self._groups.values()):
-            if live.pending.tokens and not live.group.waits:
+            if live.pending.tokens and not live.group.pending:
                 # Before the first wait: what is spent meanwhile is counted with the next line.
                 live.noting, live.pending = live.pending, Spent()
                 line = SpentLine(tokens=live.noting.tokens, cost=live.noting.cost, at=time.time())

@@ -4,16 +4,17 @@ import math
 from collections.abc import Iterator
 from dataclasses import asdict
 from datetime import UTC, datetime
+from typing import Final
 
 from pydantic import Field
 
 from qguide.qnet.trial_statistics import Interval
 from qguide.server.learning.lines import Event, Mode, Phase
-from qguide.server.learning.parameters import LearningBudget, Period, Rules
 from qguide.server.learning.progress import Progress
 from qguide.server.learning.tally import Spent, Tally
 from qguide.server.learning.trials import DECISIONS
 from qguide.server.own_bodies.schemas import Body
+from qguide.server.settings.learning import LearningBudget, Period, Rules
 
 
 class ArmState(Body):
@@ -153,6 +154,9 @@ class LearningState(Body):
     sentence: str
 
 
+_AS_IT_IS: Final = ("phase", "mode", "learnable", "trial", "version", "next_fit_in", "reason", "at")
+
+
 def state_of(
     group: str,
     progress: Progress,
@@ -178,24 +182,17 @@ def state_of(
     cost = _cost(progress, rules.budget, spent or Spent())
     return LearningState(
         group=group,
-        phase=progress.phase,
-        mode=progress.mode,
         episodes=progress.episodes.count,
         successful=progress.episodes.mean,
-        learnable=progress.learnable,
-        trial=progress.trial,
         share=share,
         guided=_arm(progress.latest.guided, silent.count(trial=progress.trial, guided=True)),
         unguided=_arm(_unguided(progress), silent.count(trial=progress.trial, guided=False)),
         difference=DifferenceState(**asdict(progress.interval)),
         cost=cost,
-        version=progress.version,
         shadow=ShadowState(**seen.model_dump()) if (seen := progress.shadowed) else None,
         challenge=_challenge(progress),
         fit=FitState(**{name: getattr(fit, name) for name in FitState.model_fields}) if fit else None,
-        next_fit_in=progress.next_fit_in,
-        reason=progress.reason,
-        at=progress.at,
+        **{name: getattr(progress, name) for name in _AS_IT_IS},
         policies={
             name: PolicyState(mean=known.mean, episodes=known.gained + known.lost)
             for name, known in sorted(progress.policies.items())

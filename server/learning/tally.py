@@ -185,12 +185,12 @@ class Spending:
 _MOST_OPEN: Final = 10_000  # open episodes that are watched; of more, those that were heard least recently are not
 
 
+@dataclass(slots=True)
 class OpenEpisodes:
     """Open episodes, and the time of the latest word of each; of this process alone."""
 
-    def __init__(self, silence_s: float) -> None:
-        self._silence_s = silence_s
-        self._heard: OrderedDict[str, tuple[float, SilentLine]] = OrderedDict()
+    silence_s: float
+    _heard: OrderedDict[str, tuple[float, SilentLine]] = field(default_factory=OrderedDict)
 
     def heard(self, place: str, episode: ServedEpisode, *, now_s: float) -> None:
         """Note a step of an episode, or its end."""
@@ -205,7 +205,7 @@ class OpenEpisodes:
         found = []
         while self._heard:
             place, (at, line) = next(iter(self._heard.items()))
-            if now_s - at < self._silence_s:
+            if now_s - at < self.silence_s:
                 break
             found.append((place, line))
             del self._heard[place]

@@ -7,8 +7,8 @@ from typing import Final
 from qguide.qnet.trial_statistics import DifferenceSequence, DropDetector, HarmDetector, Interval
 from qguide.server.episodes.learning_part import LearningArm, ShadowTally
 from qguide.server.learning.lines import EpisodeLine
-from qguide.server.learning.parameters import Rules
 from qguide.server.learning.tally import Tally
+from qguide.server.settings.learning import Rules
 
 _IN_A_ROW: Final = 10  # episodes with another prompt in a row; fewer may be a trial of the operator's own
 _COMMON: Final = 0.9  # share of one prompt among those of before; where prompts differ anyway, none is new

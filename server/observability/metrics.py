@@ -7,6 +7,7 @@ versions served. Only episodes that end later can bring a series back.
 import asyncio
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from time import monotonic
 from typing import Final, Literal, TypeVar, get_args
 
@@ -337,20 +338,20 @@ class Metrics:
 KEPT_S: Final = 1.0
 
 
+@dataclass(slots=True)
 class Exposition:
     """Metrics as text; scrapes of the same second share one page."""
 
-    def __init__(self, metrics: Metrics, *, kept_s: float = KEPT_S, clock: Callable[[], float] = monotonic) -> None:
-        self._metrics = metrics
-        self._kept_s = kept_s
-        self._clock = clock
-        self._page = b""
-        self._fresh_until_s = -math.inf
-        self._rendering: asyncio.Task[bytes] | None = None
+    metrics: Metrics
+    kept_s: float = KEPT_S
+    clock: Callable[[], float] = monotonic
+    _page: bytes = b""
+    _fresh_until_s: float = -math.inf
+    _rendering: asyncio.Task[bytes] | None = None
 
     async def page(self) -> bytes:
         """The page of this second, in Prometheus text format."""
-        if self._clock() < self._fresh_until_s:
+        if self.clock() < self._fresh_until_s:
             return self._page
         if self._rendering is None:
             self._rendering = asyncio.create_task(self._render())
@@ -358,9 +359,9 @@ class Exposition:
 
     async def _render(self) -> bytes:
         try:
-            self._metrics.read_load()
-            self._page = await asyncio.to_thread(generate_latest, self._metrics.registry)
-            self._fresh_until_s = self._clock() + self._kept_s
+            self.metrics.read_load()
+            self._page = await asyncio.to_thread(generate_latest, self.metrics.registry)
+            self._fresh_until_s = self.clock() + self.kept_s
             return self._page
         finally:
             self._rendering = None

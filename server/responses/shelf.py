@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import partial
 from hashlib import sha256
 from typing import Final, TypeVar, cast
@@ -20,6 +21,7 @@ T = TypeVar("T")
 _ROOM: Final = 4  # rows hold more than the items that they stand for: tools, instructions, candidates not taken
 
 
+@dataclass(slots=True)
 class Shelf:
     """JSON objects by name: in Redis, or in memory without it and while it is down.
 
@@ -27,26 +29,23 @@ class Shelf:
     of long bodies.
     """
 
-    def __init__(
-        self, link: RedisLink | None, bodies: LongBodies, *, max_bytes: int, max_body_bytes: int, ttl_s: float
-    ) -> None:
-        self._link = link
-        self._bodies = bodies
-        self._own: dict[str, TTLCache[str, bytes]] = {}
-        self._max_bytes = max_bytes  # memory of all rows that are not in Redis; the key that holds most gives way
-        self._ttl_s = ttl_s
-        self._max_body_bytes = max_body_bytes  # of a request; the rows that one continues may be several times as large
+    link: RedisLink | None
+    bodies: LongBodies
+    max_bytes: int  # memory of all rows that are not in Redis; the key that holds most gives way
+    max_body_bytes: int  # of a request; the rows that one continues may be several times as large
+    ttl_s: float
+    _own: dict[str, TTLCache[str, bytes]] = field(default_factory=dict)
 
     @property
     def is_shared(self) -> bool:
         """True if other servers have the same objects."""
-        return self._link is not None
+        return self.link is not None
 
     async def apart(self, work: Callable[[], T], *, size: int) -> T:
         """The result of work on so many bytes, which must not keep the event loop for long."""
         if size <= LONG_BYTES:
             return work()
-        return await self._bodies.work(current_account().key or "", work)
+        return await self.bodies.work(current_account().key or "", work)
 
     async def get(self, names: Sequence[str]) -> list[Json | None]:
         """The objects of these names; None for one that is unknown or has expired."""
@@ -57,12 +56,12 @@ class Shelf:
             return [None if mine is None else mine.get(place) for place in places]
 
         async def shared() -> list[bytes | None]:
-            assert self._link is not None
-            return cast("list[bytes | None]", await self._link.client.mget(places))
+            assert self.link is not None
+            return cast("list[bytes | None]", await self.link.client.mget(places))
 
-        rows = await (self._link.use(shared, alone) if self._link and places else alone())
+        rows = await (self.link.use(shared, alone) if self.link and places else alone())
         size = sum(len(row) for row in rows if row is not None)
-        if size > (most := _ROOM * self._max_body_bytes):
+        if size > (most := _ROOM * self.max_body_bytes):
             raise BodyTooLargeError(most)
         read = partial(json.loads, object_hook=rested)
         return await self.apart(lambda: [None if row is None else read(row) for row in rows], size=size)
@@ -74,16 +73,16 @@ class Shelf:
         )
 
         async def alone() -> None:
-            self._keep({k: row for k, row in rows.items() if len(row) <= self._max_bytes})
+            self._keep({k: row for k, row in rows.items() if len(row) <= self.max_bytes})
 
         async def shared() -> None:
-            assert self._link is not None
-            async with self._link.client.pipeline() as pipe:
+            assert self.link is not None
+            async with self.link.client.pipeline() as pipe:
                 for place, row in rows.items():
-                    pipe.set(place, row, px=max(1, round(self._ttl_s * 1e3)))
+                    pipe.set(place, row, px=max(1, round(self.ttl_s * 1e3)))
                 await pipe.execute()
 
-        await (self._link.use(shared, alone) if self._link else alone())
+        await (self.link.use(shared, alone) if self.link else alone())
 
     async def drop(self, name: str) -> None:
         """Forget an object."""
@@ -92,10 +91,10 @@ class Shelf:
             self.pop(name)
 
         async def shared() -> None:
-            assert self._link is not None
-            await self._link.client.delete(_place(name))
+            assert self.link is not None
+            await self.link.client.delete(_place(name))
 
-        await (self._link.use(shared, alone) if self._link else alone())
+        await (self.link.use(shared, alone) if self.link else alone())
 
     def pop(self, name: str) -> None:
         """Forget an object that is in memory."""
@@ -104,9 +103,9 @@ class Shelf:
 
     def _keep(self, rows: Mapping[str, bytes]) -> None:
         """Keep rows in memory; the oldest of the key that holds most make room for them."""
-        empty: TTLCache[str, bytes] = TTLCache(self._max_bytes, self._ttl_s, getsizeof=len)
+        empty: TTLCache[str, bytes] = TTLCache(self.max_bytes, self.ttl_s, getsizeof=len)
         self._own.setdefault(current_account().key or "", empty).update(rows)
-        while sum(held.currsize for held in self._own.values()) > self._max_bytes:
+        while sum(held.currsize for held in self._own.values()) > self.max_bytes:
             max(self._own.values(), key=lambda held: held.currsize).popitem()
         self._own = {key: held for key, held in self._own.items() if held.currsize}
 

@@ -13,6 +13,7 @@ import time
 import uuid
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import KW_ONLY, dataclass, field
 from functools import partial
 from typing import Final
 
@@ -58,18 +59,19 @@ def build_stored(settings: Settings, link: RedisLink | None, bodies: LongBodies)
     )
 
 
+@dataclass(slots=True)
 class StoredResponses:
     """Responses and conversations by their ids."""
 
-    def __init__(self, shelf: Shelf | None, *, unstored: Shelf, longest_s: float) -> None:
-        self._shelf = shelf
-        self._unstored = unstored  # has what may not be stored, as long as its WebSocket is open
-        self._longest_s = longest_s  # time after which a response in the background is lost with its server
-        self._running: dict[str, asyncio.Future[Json]] = {}
+    shelf: Shelf | None
+    _: KW_ONLY
+    unstored: Shelf  # has what may not be stored, as long as its WebSocket is open
+    longest_s: float  # time after which a response in the background is lost with its server
+    _running: dict[str, asyncio.Future[Json]] = field(default_factory=dict)
 
     def stores(self, body: ResponsesRequest) -> bool:
         """True if the response to this request is to be stored."""
-        return self._shelf is not None and body.store is not False
+        return self.shelf is not None and body.store is not False
 
     async def continued(self, body: ResponsesRequest, *, size: int) -> Continued:
         """The request with the items that it continues and refers to in place."""
@@ -77,7 +79,7 @@ class StoredResponses:
         conversation = (named if isinstance(named, str) else (named or {}).get("id")) or ""
         own = [said(body.input)] if isinstance(body.input, str) else body.input
         previous = body.previous_response_id
-        if self._shelf is None and not (previous and (await self._get([row_of(previous)]))[0]):
+        if self.shelf is None and not (previous and (await self._get([row_of(previous)]))[0]):
             return Continued(body, own, size)
         given: list[Json] = []
         chain: list[str] = []
@@ -99,7 +101,7 @@ class StoredResponses:
             update |= {"previous_response_id": None, "conversation": None}
             return Continued(body.model_copy(update=update), ours, size, chain, conversation)
 
-        return await self._unstored.apart(whole, size=size + BYTES_PER_ITEM * len(given))
+        return await self.unstored.apart(whole, size=size + BYTES_PER_ITEM * len(given))
 
     async def keep(
         self,
@@ -114,8 +116,8 @@ class StoredResponses:
         Args:
             open_rows: gets the names of what is not stored, but kept while a WebSocket is open.
         """
-        shelf = self._shelf if response["store"] else self._unstored
-        if shelf is None or (shelf is self._unstored and open_rows is None):
+        shelf = self.shelf if response["store"] else self.unstored
+        if shelf is None or (shelf is self.unstored and open_rows is None):
             return
         talk: Json = {}
         begun: Json | None = None
@@ -129,7 +131,7 @@ class StoredResponses:
         def rows() -> dict[str, Json]:
             own = begun["input"] if begun else _own_of(request)
             kept = rows_of(response, own, request.chain, others)
-            if shelf is self._unstored and open_rows is not None:  # without items, often thousands
+            if shelf is self.unstored and open_rows is not None:  # without items, often thousands
                 open_rows.append(row_of(response["id"]))
                 kept = {name: kept[name] for name in open_rows[-1:]}
             if talk:
@@ -143,18 +145,18 @@ class StoredResponses:
     def forget_open(self, names: Sequence[str]) -> None:
         """Forget what was kept for a WebSocket."""
         for name in names:
-            self._unstored.pop(name)
+            self.unstored.pop(name)
 
     async def _get(self, names: Sequence[str]) -> list[Json | None]:
         """The objects of these names; None for one that is neither stored nor kept."""
-        found = await self._unstored.get(names)
-        if self._shelf is None or None not in found:
+        found = await self.unstored.get(names)
+        if self.shelf is None or None not in found:
             return found
-        return [a or b for a, b in zip(found, await self._shelf.get(names), strict=True)]
+        return [a or b for a, b in zip(found, await self.shelf.get(names), strict=True)]
 
     async def begin(self, request: Continued, response: Json) -> None:
         """Store a response whose output comes in the background."""
-        if self._shelf is None or not response["store"]:
+        if self.shelf is None or not response["store"]:
             raise InvalidRequestError(
                 "background needs a stored response; leave out `store`, and let the operator store responses "
                 "(QGUIDE_RESPONSES_TTL_S)"
@@ -165,13 +167,13 @@ class StoredResponses:
             record = {"response": response, "input": own, "chain": request.chain, "others": {}}
             return {f"response {response['id']}": record}
 
-        await self._shelf.put(row, size=request.size)
+        await self.shelf.put(row, size=request.size)
 
     async def run(self, response: Json, complete: Callable[[], Awaitable[Json]], failed: Callable[..., Json]) -> None:
         """Answer in the background, and store the failure if there is no answer."""
         place = scoped_episode_id(response["id"])
         work = self._running[place] = asyncio.ensure_future(complete())
-        shared = self._shelf if self._shelf and self._shelf.is_shared else None
+        shared = self.shelf if self.shelf and self.shelf.is_shared else None
         try:
             while not work.done():
                 await asyncio.wait({work}, timeout=_LOOK_S)
@@ -198,23 +200,23 @@ class StoredResponses:
         """Stop the work of a response in the background, or tell the server that does it."""
         if work := self._running.get(scoped_episode_id(response_id)):
             work.cancel()
-        elif self._shelf is not None and self._shelf.is_shared:
-            await self._shelf.put(lambda: {f"stop {response_id}": {}}, size=0)
+        elif self.shelf is not None and self.shelf.is_shared:
+            await self.shelf.put(lambda: {f"stop {response_id}": {}}, size=0)
 
     async def _end(self, response_id: str, ended: Callable[[Json], Json]) -> Json:
         record = await self._known(f"response {response_id}")
         told: Json = record["response"]
-        if told["status"] not in _UNANSWERED or self._shelf is None:
+        if told["status"] not in _UNANSWERED or self.shelf is None:
             return told
         told = ended(told)
         row = {f"response {response_id}": record | {"response": told}}
-        await self._shelf.put(lambda: row, size=BYTES_PER_ITEM * len(record["input"]))
+        await self.shelf.put(lambda: row, size=BYTES_PER_ITEM * len(record["input"]))
         return told
 
     async def response(self, response_id: str) -> Json:
         """A stored response."""
         told: Json = (await self._known(f"response {response_id}"))["response"]
-        if told["status"] in _UNANSWERED and time.time() > told["created_at"] + self._longest_s:
+        if told["status"] in _UNANSWERED and time.time() > told["created_at"] + self.longest_s:
             lost = {"code": "server_error", "message": "the server that answered it has stopped"}
             return told | {"status": "failed", "error": lost}
         return told
@@ -236,14 +238,14 @@ class StoredResponses:
     async def forget(self, name: str) -> None:
         """Delete `response ID` or `conversation ID`."""
         known = await self._known(name)
-        if self._shelf:
-            await self._shelf.drop(name)
+        if self.shelf:
+            await self.shelf.drop(name)
         if known.get("response", {}).get("status") in _UNANSWERED:
             await self._stop(name.partition(" ")[2])
 
     async def converse(self, items: Sequence[Json], metadata: Json) -> Json:
         """Begin a conversation."""
-        if self._shelf is None:
+        if self.shelf is None:
             raise UnknownResponseError("nothing is stored (QGUIDE_RESPONSES_TTL_S is 0)")
         talk: Json = {"id": f"conv_{uuid.uuid4().hex}", "object": "conversation"}
         talk |= {"created_at": int(time.time()), "metadata": metadata}
@@ -272,9 +274,9 @@ class StoredResponses:
 
     async def _rewrite(self, talk: Json, items: list[Json]) -> Json:
         """Store a conversation with these items; returns it without them."""
-        assert self._shelf is not None
+        assert self.shelf is not None
         row = {f"conversation {talk['id']}": talk | {"items": items}}
-        await self._shelf.put(lambda: row, size=BYTES_PER_ITEM * len(items))
+        await self.shelf.put(lambda: row, size=BYTES_PER_ITEM * len(items))
         return {name: value for name, value in talk.items() if name != "items"}
 
     async def _along(self, chain: Sequence[str]) -> list[Json]:
@@ -326,7 +328,7 @@ class StoredResponses:
         return known
 
     async def _known(self, name: str) -> Json:
-        known = (await self._shelf.get([name]))[0] if self._shelf else None
+        known = (await self.shelf.get([name]))[0] if self.shelf else None
         if known is None:
             raise UnknownResponseError(
                 f"there is no {name[:100]}; it was not stored, was deleted or has expired (QGUIDE_RESPONSES_TTL_S)"

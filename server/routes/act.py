@@ -8,7 +8,6 @@ from typing import Any
 
 from fastapi import APIRouter
 
-from qguide.qnet.decision.decision import Decision
 from qguide.qnet.errors import InvalidRequestError
 from qguide.qnet.types import Sampling
 from qguide.qnet.work import all_of
@@ -44,41 +43,33 @@ async def choose_action(body: ActRequest, stepper: StepperDep) -> ActResponse:
     asked = GuidedStepRequest(
         policy=stepper.models.find_policy(body.policy),
         history=stepper.history(body.messages),
-        sampling=_sampling(body),
+        sampling=Sampling(
+            temperature=body.temperature,
+            max_tokens=body.max_tokens,
+            seed=body.seed,
+            first_greedy=body.greedy_candidate and body.temperature is not None,
+        ),
         num_candidates=body.num_candidates,
         options=body,
     )
     return _answer(await stepper.take(asked))
 
 
-def _sampling(body: ActRequest) -> Sampling:
-    return Sampling(
-        temperature=body.temperature,
-        max_tokens=body.max_tokens,
-        seed=body.seed,
-        first_greedy=body.greedy_candidate and body.temperature is not None,
-    )
-
-
-def _candidates(decision: Decision) -> list[ScoredCandidate]:
-    return [
-        ScoredCandidate(
-            message=DrawnMessage.of(candidate.message),
-            q_value=q,
-            prior=decision.shares[index],
-            posterior=decision.posterior[index] if decision.posterior else None,
-            policy=candidate.policy or None,
-            **verdict_fields(decision.verdicts[index] if decision.verdicts else None),
-        )
-        for index, (candidate, q) in enumerate(decision.scored_candidates)
-    ]
-
-
 def _answer(taken: GuidedStepResult) -> ActResponse:
-    usage = taken.decision.usage
+    decision, usage = taken.decision, taken.decision.usage
     return ActResponse(
-        action=taken.decision.action.text,
-        candidates=_candidates(taken.decision),
+        action=decision.action.text,
+        candidates=[
+            ScoredCandidate(
+                message=DrawnMessage.of(candidate.message),
+                q_value=q,
+                prior=decision.shares[index],
+                posterior=decision.posterior[index] if decision.posterior else None,
+                policy=candidate.policy or None,
+                **verdict_fields(decision.verdicts[index] if decision.verdicts else None),
+            )
+            for index, (candidate, q) in enumerate(decision.scored_candidates)
+        ],
         usage=Usage.of(
             computed=usage.scored_tokens,
             cached=usage.cached_tokens,

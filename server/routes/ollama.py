@@ -242,16 +242,11 @@ async def _answered(
 
 
 @router.get("/tags", responses=_ERRORS)
+@router.get("/ps", responses=_ERRORS)
 async def list_ollama_models(models: ModelsDep) -> OllamaModels:
-    """List the policies as Ollama lists its models."""
+    """List the policies as Ollama lists its models, and those of them that it has loaded."""
     started = datetime.fromtimestamp(models.started_at, UTC)
     return OllamaModels(models=[OllamaModel(name=name, model=name, modified_at=started) for name in models.policies])
-
-
-@router.get("/ps", responses=_ERRORS)
-async def list_loaded_ollama_models(models: ModelsDep) -> OllamaModels:
-    """List the policies as Ollama lists the models that it has loaded."""
-    return await list_ollama_models(models)
 
 
 @router.post("/show", responses=_ERRORS)

@@ -201,7 +201,6 @@ class Games(Protocol):
 
     def play(self, game: int, replies: Sequence[str]) -> GameAnswer:
         """Play a game from its start with these replies; those after its end are ignored."""
-        ...
 
 
 class GameRequest(Body):

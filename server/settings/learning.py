@@ -1,15 +1,63 @@
-"""Settings of learning while serving (`QGUIDE_LEARN…`)."""
+"""Settings of learning while serving (`QGUIDE_LEARN…`), and the rules that they make."""
 
 import os
+from dataclasses import dataclass, field
 from typing import Annotated, Literal, Self
 
 from pydantic import Field, HttpUrl, SecretStr, model_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
-from qguide.qnet.trial_statistics import ALPHA
+from qguide.qnet.trial_statistics import ALPHA, level_of
 from qguide.server.settings.unknown_variables import refuse_unprotected
 
 KeyGroup = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$")]
+
+Period = Literal["hour", "day"]
+
+
+@dataclass(frozen=True, slots=True)
+class LearningBudget:
+    """Most that may be spent on candidates that learning has drawn; None: no limit."""
+
+    tokens: int | None = None
+    cost: float | None = None
+    period: Period = "day"
+
+    @property
+    def seconds(self) -> float:
+        """Length of the period, which ends now."""
+        return 3600.0 if self.period == "hour" else 86400.0
+
+    def is_spent(self, tokens: int, cost: float) -> bool:
+        """True if that much leaves nothing."""
+        no_tokens = self.tokens is not None and tokens >= self.tokens
+        return no_tokens or (self.cost is not None and cost >= self.cost)
+
+    def __str__(self) -> str:
+        """The limits in words."""
+        limits = [] if self.tokens is None else [f"{self.tokens:,} tokens"]
+        limits += [] if self.cost is None else [f"a cost of {self.cost:g}"]
+        return f"{' or '.join(limits)} {'an hour' if self.period == 'hour' else 'a day'}"
+
+
+@dataclass(frozen=True, slots=True)
+class Rules:
+    """Numbers by which learning decides."""
+
+    every: int = 25
+    exploration: float = 0.1
+    control: float = 0.1
+    alpha: float = ALPHA
+    # episodes after which a trial ends without a result, unless as many more are expected to show a gain; with those of
+    # newer versions that follow it, it ends after twice as many
+    most_in_trial: int = 300
+    most_in_challenge: int = 100  # guided episodes after which the better mean of two versions decides
+    patience: float = 100.0  # least mean number of guided episodes to a rollback where nothing is worse
+    budget: LearningBudget = field(default_factory=LearningBudget)
+
+    def alpha_of(self, trial: int) -> float:
+        """Level of the interval of a trial, or of a challenge."""
+        return level_of(trial, alpha=self.alpha)
 
 
 class LearningSettings(BaseSettings):
@@ -51,7 +99,7 @@ class LearningSettings(BaseSettings):
     learn_memory_mb: int = Field(default=4096, ge=256)
     learn_budget_tokens: int | None = Field(default=None, ge=0)
     learn_budget_cost: float | None = Field(default=None, ge=0)
-    learn_budget_period: Literal["hour", "day"] = "day"
+    learn_budget_period: Period = "day"
     learn_webhook: HttpUrl | None = None
     learn_webhook_secret: SecretStr | None = None
 
@@ -60,3 +108,14 @@ class LearningSettings(BaseSettings):
         # `env_ignore_empty` has left empty variables out.
         refuse_unprotected(os.environ, given=self.model_fields_set)
         return self
+
+    @property
+    def learning_rules(self) -> Rules:
+        """The rules by which learning decides."""
+        return Rules(
+            every=self.learn_every,
+            exploration=self.learn_exploration,
+            control=self.learn_control,
+            alpha=self.learn_alpha,
+            budget=LearningBudget(self.learn_budget_tokens, self.learn_budget_cost, self.learn_budget_period),
+        )

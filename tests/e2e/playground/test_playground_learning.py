@@ -11,7 +11,7 @@ from qguide.server.episodes.learning_part import LearningArm, ShadowTally
 from qguide.server.http.keys import create_key
 from qguide.server.learning.group import Group
 from qguide.server.learning.lines import EpisodeLine, FitLine
-from qguide.server.learning.parameters import Rules
+from qguide.server.settings.learning import Rules
 from tests.e2e.playground.conftest import Page, served
 from tests.unit.server.conftest import FAKES
 

@@ -14,8 +14,8 @@ from qguide.server.learning import tally as curves
 from qguide.server.learning.group import Group
 from qguide.server.learning.ledger import LEDGER
 from qguide.server.learning.lines import EpisodeLine, FitLine, SilentLine, SpentLine
-from qguide.server.learning.parameters import Rules
 from qguide.server.learning.progress import state_in
+from qguide.server.settings.learning import Rules
 from tests.support.full_disk import files_end_at
 from tests.unit.server.learning.test_ledger import line
 

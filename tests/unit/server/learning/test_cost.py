@@ -19,11 +19,11 @@ from qguide.server.guidance.step_types import StepPrices, cost_of, extra_of
 from qguide.server.learning import phase_changes
 from qguide.server.learning.group import Group
 from qguide.server.learning.lines import EpisodeLine, PhaseLine, SpentLine
-from qguide.server.learning.parameters import LearningBudget, Rules
 from qguide.server.learning.progress import Progress
 from qguide.server.learning.service import Learning
 from qguide.server.learning.status_body import state_of
 from qguide.server.learning.tally import Spending, Spent
+from qguide.server.settings.learning import LearningBudget, Rules
 from qguide.server.settings.settings import Settings
 from tests.unit.server.conftest import Serve
 from tests.unit.server.learning.scripted_agent import play, state

@@ -3,8 +3,8 @@
 from qguide.server.episodes.learning_part import LearningArm, ShadowTally
 from qguide.server.learning import phase_changes
 from qguide.server.learning.lines import EpisodeLine, FitLine
-from qguide.server.learning.parameters import Rules
 from qguide.server.learning.progress import Progress
+from qguide.server.settings.learning import Rules
 
 SEEN = ShadowTally(version=1, decisions=20, room=20, disagreed=5)
 

@@ -8,8 +8,8 @@ import pytest
 from qguide.qnet.records import NodeRow, TreeRow
 from qguide.server.learning.fitting import KEPT_VERSIONS, Fitter
 from qguide.server.learning.lines import EpisodeLine, PhaseLine
-from qguide.server.learning.parameters import Rules
 from qguide.server.learning.progress import Progress
+from qguide.server.settings.learning import Rules
 
 OTHER = TreeRow(
     task_id="b",

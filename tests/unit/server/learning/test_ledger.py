@@ -10,7 +10,7 @@ from qguide.server.episodes.learning_part import LearningArm, ShadowTally
 from qguide.server.learning.group import Group
 from qguide.server.learning.ledger import LEDGER, Ledger
 from qguide.server.learning.lines import EpisodeLine, FitLine
-from qguide.server.learning.parameters import Rules
+from qguide.server.settings.learning import Rules
 from tests.support.full_disk import files_end_at
 
 UNGUIDED = LearningArm(trial=0, guided=False, share=0.0)
@@ -61,7 +61,7 @@ def test_a_line_that_was_cut_short_is_not_read_and_the_next_writer_removes_it(tm
 def test_lines_of_two_processes_are_all_there(tmp_path: Path) -> None:
     script = (
         "import sys; from pathlib import Path; from qguide.server.learning.group import Group;"
-        "from qguide.server.learning.parameters import Rules;"
+        "from qguide.server.settings.learning import Rules;"
         "from qguide.server.learning.lines import EpisodeLine;"
         "group = Group('_', Path(sys.argv[1]), Rules());"
         "[group.end(EpisodeLine(episode=f'{sys.argv[2]}{i}', outcome=1, arm=None))"

@@ -8,7 +8,7 @@ from qguide.qnet.errors import InvalidRequestError
 from qguide.server.episodes.learning_part import ShadowTally
 from qguide.server.learning.group import Group
 from qguide.server.learning.lines import EpisodeLine, FitLine
-from qguide.server.learning.parameters import Rules
+from qguide.server.settings.learning import Rules
 
 
 def in_trial(folder: Path) -> Group:

@@ -6,8 +6,8 @@ from benchmarks.learning.simulation import simulate
 from qguide.server.episodes.learning_part import LearningArm, ShadowTally
 from qguide.server.learning import phase_changes
 from qguide.server.learning.lines import EpisodeLine, FitLine
-from qguide.server.learning.parameters import Rules
 from qguide.server.learning.progress import Progress
+from qguide.server.settings.learning import Rules
 
 
 def test_outcomes_at_random_almost_never_guide() -> None:

@@ -5,9 +5,9 @@ import re
 from qguide.server.episodes.learning_part import LearningArm
 from qguide.server.learning import phase_changes
 from qguide.server.learning.lines import EpisodeLine, FitLine
-from qguide.server.learning.parameters import Rules
 from qguide.server.learning.progress import Progress
 from qguide.server.learning.status_body import LearningState, state_of
+from qguide.server.settings.learning import Rules
 
 RULES = Rules(every=2)
 

@@ -9,11 +9,11 @@ from qguide.server.episodes.learning_part import LearningArm
 from qguide.server.episodes.state import Outcome, ServedEpisode
 from qguide.server.learning.group import Group
 from qguide.server.learning.lines import EpisodeLine, SilentLine
-from qguide.server.learning.parameters import Rules
 from qguide.server.learning.progress import Progress
 from qguide.server.learning.service import Learning
 from qguide.server.learning.status_body import state_of
 from qguide.server.learning.tally import OpenEpisodes
+from qguide.server.settings.learning import Rules
 from tests.unit.server.conftest import FAKES, Serve
 
 GUIDED = LearningArm(trial=0, guided=True, share=0.5)
