@@ -8,8 +8,8 @@ from qguide.qnet.policies.pool import PolicyRecord, split_draws
 from qguide.server.episodes.learning_part import LearningArm, ShadowTally
 from qguide.server.learning import phase_changes
 from qguide.server.learning.lines import EpisodeLine, FitLine
-from qguide.server.settings.learning import Rules
 from qguide.server.learning.progress import Progress
+from qguide.server.settings.learning import Rules
 
 Success = Callable[[int, bool], float]
 """Probability of success of an episode by its number and by being guided."""

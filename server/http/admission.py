@@ -268,13 +268,11 @@ class AdmissionMiddleware(HttpMiddleware):
             self._open |= DOCS
 
     async def _serve(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if not self._is_open(scope["path"]):
+        path = scope["path"]
+        is_page = path in PAGE or path.startswith("/playground/")
+        if path not in self._open and not (self._settings.playground and is_page):
             self._admit(scope)
         await self.app(scope, receive, send)
-
-    def _is_open(self, path: str) -> bool:
-        is_page = path in PAGE or path.startswith("/playground/")
-        return path in self._open or (self._settings.playground and is_page)
 
     def _admit(self, scope: Scope) -> None:
         state = scope["app"].state

@@ -90,7 +90,8 @@ class BodyReader(HttpMiddleware):
         await self.app(scope, whole, send)
 
     async def _read(self, scope: Scope, receive: Receive) -> bytes | None:
-        if _announced(scope) > self._max_body_bytes:
+        announced = (value for name, value in scope["headers"] if name == b"content-length" and value.isdigit())
+        if int(next(announced, 0)) > self._max_body_bytes:
             raise BodyTooLargeError(self._max_body_bytes)
         try:
             async with asyncio.timeout(self._timeout_s) as timeout:
@@ -135,13 +136,6 @@ class BodyReader(HttpMiddleware):
             oldest = next(iter(self._arriving))
             self._arriving_bytes -= self._arriving.pop(oldest)
             oldest.reschedule(_GIVEN_UP)
-
-
-def _announced(scope: Scope) -> int:
-    for name, value in scope["headers"]:
-        if name == b"content-length" and value.isdigit():
-            return int(value)
-    return 0
 
 
 def marks_in(body: bytes) -> int:

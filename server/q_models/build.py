@@ -43,7 +43,7 @@ from qguide.server.q_models.remote_sources import (
 from qguide.server.q_models.score_cache import ScoreCache
 from qguide.server.q_models.served import Runtime, ServedPolicy, ServedQModel, plain_name, source_of
 from qguide.server.q_models.threaded import QModel, ScorerSource
-from qguide.server.q_models.without_model import RuleQModel, build_no_q_model, unguided_policies
+from qguide.server.q_models.without_model import NoQModel, RuleQModel, unguided_policies
 from qguide.server.redis.client import RedisLink, SharedRows
 from qguide.server.settings.remote_models import Upstream
 from qguide.server.settings.settings import EMBEDDED, NONE, SCRIPTED, Settings
@@ -202,7 +202,7 @@ def _configured_q_model(
         model.put_behind(rules)
         return model
     if source == NONE:
-        return build_no_q_model(settings, runtime, name=name, version=version)
+        return NoQModel(name, version, settings, runtime)
     if not is_judge(source):
         return open_q_model(settings, runtime, source, name=name, version=version)
     return build_judge(source, settings, runtime, upstreams, name=name, version=version)

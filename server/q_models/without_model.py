@@ -18,23 +18,18 @@ _VERSION: Final = "0"
 
 
 class NoQModel(ServedQModel):
-    """A Q model that refuses every score, for the same reason, and is not measured."""
+    """A Q model that refuses every score, says what to do where it was not asked for, and is not measured."""
 
-    def __init__(self, name: str, version: str | None, reason: str, runtime: Runtime) -> None:
+    def __init__(self, name: str, version: str | None, settings: Settings, runtime: Runtime) -> None:
         super().__init__(name, version or _VERSION, NONE, runtime)
-        self.refusal = reason
+        asked_for = f"the Q model {name!r} scores nothing, and steps that name it are unguided"
+        self.refusal = asked_for if settings.q_models else _not_named(settings)
 
     async def score(self, request: ScoreRequest) -> NoReturn:
         """Raise the reason."""
         raise UnknownModelError(self.refusal)
 
     _score = score
-
-
-def build_no_q_model(settings: Settings, runtime: Runtime, *, name: str, version: str | None) -> NoQModel:
-    """Build the Q model `none`; its reason says what to do where it was not asked for."""
-    asked_for = f"the Q model {name!r} scores nothing, and steps that name it are unguided"
-    return NoQModel(name, version, asked_for if settings.q_models else _not_named(settings), runtime)
 
 
 def unguided_policies(settings: Settings) -> str:
