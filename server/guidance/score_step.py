@@ -74,7 +74,8 @@ class ScoringService(RequestService):
 
     def documents(self, texts: Sequence[str]) -> tuple[Message, ...]:
         """Validate a reranker's documents, which may repeat, and convert them to messages."""
-        if not 1 <= len(texts) <= (most := self.settings.max_candidates):
+        most = self.settings.max_candidates
+        if not 1 <= len(texts) <= most:
             raise InvalidCandidatesError(f"there are {len(texts)} documents; send 1 to {most} (QGUIDE_MAX_CANDIDATES)")
         check_size("documents", texts, self.settings.max_text_bytes)
         for index, text in enumerate(texts):

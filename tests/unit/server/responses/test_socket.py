@@ -107,7 +107,7 @@ def test_a_response_that_is_not_stored_is_forgotten_where_going_on_has_failed(
 
 def test_a_connection_keeps_a_name_for_each_response_and_none_for_items(guided: TestClient) -> None:
     items = [{"type": "message", "id": f"msg_{i}", "role": "user", "content": "x"} for i in "123"]
-    shelf = guided.app.state.stored._unstored._own  # type: ignore[attr-defined]
+    shelf = guided.app.state.stored.unstored._own  # type: ignore[attr-defined]
     with connected(guided) as socket:
         for _ in range(2):
             assert events(socket, input=items, store=False, generate=False)[-1]["response"]
