@@ -44,6 +44,7 @@ class StepResult:
     Attributes:
         reward: outcome reward if the episode ends here, in [0, 1]. An environment without partial
             credit gives 0 until the task is solved.
+        terminated: the task is over, won or lost for good.
         valid: False if the environment did not understand the action. The agent never sees this.
         truncated: the environment's own limit ended the episode, and the task is not over.
     """
@@ -284,8 +285,11 @@ class EnvironmentBundle(Generic[C]):
     """Everything that jobs and commands know about one environment.
 
     Attributes:
+        name: name in the registry, in job files and in rows.
+        config: type of its `[environment]` table.
         build_suite: builds the tasks and the engine that a validated table describes. It may raise
             `ConfigError` if there are no such tasks.
+        chat: its system message, and how a reply is parsed into an action.
         is_success: decides from (outcome reward, terminated) whether an episode is a success.
         task_markers: texts by which the first observation introduces the task. Policies that are
             trained on the environment keep them, for a server that paraphrases tasks.

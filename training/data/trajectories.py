@@ -31,6 +31,9 @@ class Trajectory:
         messages: the whole chat, up to the observation after the last action where it is known.
         reward: outcome at the end, whether the environment or a step limit ended it.
         task_id: equal for episodes of one task.
+        terminated: False if a step limit cut it off.
+        mistakes: indices of the replies that are not to be imitated.
+        source: "expert" or the policy's name; "" if it is not known.
         drawn: the policy's candidates before each reply; empty if they are not known.
         earned: the outcome if the episode had ended after each reply; empty if that is not known.
         left_out: what of a recording no Q model reads, and how often it was there.

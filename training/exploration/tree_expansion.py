@@ -119,6 +119,7 @@ def explore_task(
 
     Args:
         expert: the expert's trajectory, merged and expanded after the policy's own.
+        mistakes: indices of its steps that are not to be imitated.
         budget: when it is spent, a tree with a trajectory gets no more.
     """
     search = _Search(game, Tree((yield from game.first())), exploration, budget or RunBudget())

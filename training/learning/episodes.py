@@ -15,6 +15,7 @@ class LearnedEpisode:
 
     Attributes:
         task: where tasks are held back, its episodes are never split between fitting and judging.
+        states: the history before each action.
         drawn: the agent's different candidates before each action, none where they are unknown;
             empty if all are.
         rewards: outcome if the episode had ended after each action; empty if unknown.

@@ -50,7 +50,12 @@ def patterns_of(texts: Sequence[Iterable[str]]) -> Iterator[str]:
 
 
 def repeated(texts: Sequence[Iterable[str]], hasher: Hasher) -> Iterator[str]:
-    """Entries of the vocabulary: templates of which episodes have several different sentences."""
+    """Entries of the vocabulary: templates of which episodes have several different sentences.
+
+    Args:
+        texts: that are read in each episode.
+        hasher: that knows patterns.
+    """
     counts: Counter[Clause] = Counter()
     for told in texts:
         own = Counter(hasher.template(clause) for clause in set(_clauses(told)))
@@ -64,7 +69,13 @@ def _vary(counts: Counter[str]) -> bool:
 
 
 def known_facts(openings: Sequence[Iterable[str]], observed: Sequence[Iterable[str]], hasher: Hasher) -> Iterator[str]:
-    """Entries of the vocabulary: facts of tasks, and of observations, that come again."""
+    """Entries of the vocabulary: facts of tasks, and of observations, that come again.
+
+    Args:
+        openings: texts that state the task of each episode.
+        observed: those of its observations.
+        hasher: that knows patterns and sizes of numbers.
+    """
     fewest = max(_FEWEST, _SHARE * len(observed))
     for kind, texts, most in ((TASK_FACT, openings, _MOST), (FACT, observed, 1.0)):
         counts = Counter(fact for told in texts for fact in {f for c in _clauses(told) for f in _facts(c, hasher)})

@@ -27,6 +27,9 @@ def with_adapters(model: Model, options: Lora | None) -> Model:
 
     A new adapter adds nothing, so the model computes what it did. What is trained, adapters and
     value head, is in float32.
+
+    Args:
+        options: None changes nothing, and all weights are trained.
     """
     if options is None:
         return model

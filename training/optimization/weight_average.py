@@ -25,7 +25,11 @@ FIGURES: Final = "best_figures.json"
 
 
 class BestWeights:
-    """The best epoch so far, saved in the run folder so that a resumed run knows it."""
+    """The best epoch so far, saved in the run folder so that a resumed run knows it.
+
+    Args:
+        criterion: the figure by which epochs are compared; "last" saves nothing.
+    """
 
     def __init__(self, folder: Path, criterion: Criterion) -> None:
         self._weights, self._figures = folder / WEIGHTS, folder / FIGURES

@@ -27,6 +27,7 @@ class BadRecord:
 
     Attributes:
         line: the record's first line in the file, from 1.
+        reason: without any text of the record, which may be private.
     """
 
     path: Path

@@ -19,9 +19,10 @@ class Fields:
     """Places of messages, reward and task id: keys of a record, or attributes of a span.
 
     Attributes:
-        task: "" takes the format's own.
+        reward, task, messages: "" takes the format's own.
         default_reward: of a record without one; None refuses it.
         model: the same for the model that made an episode.
+        outcomes: rewards by task id, for records without one.
         episodes: ids of the served episodes that are read; empty: all.
     """
 

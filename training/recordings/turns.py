@@ -95,6 +95,7 @@ class Turns:
     """The messages of a recording.
 
     Attributes:
+        ignored: indices of the messages that are not to be imitated.
         logprobs: log-probability of a reply, summed over its tokens, by its index; where it is known.
         left_out: what no Q model reads, and how often it was there.
     """

@@ -100,7 +100,11 @@ def play_episode(
     prefix: Sequence[Message] = (),
     chat: ChatFormat = REACT,
 ) -> RolloutTask[Episode]:
-    """Play to the end, from the start or from the state to which the replies of `prefix` lead."""
+    """Play to the end, from the start or from the state to which the replies of `prefix` lead.
+
+    Args:
+        choose: the agent; its step index also counts the replayed steps.
+    """
     environment: Environment = yield EnvironmentCall(make)
     steps: list[Step] = []
     choices: list[AgentStep] = []

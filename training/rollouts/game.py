@@ -18,6 +18,7 @@ class Game:
     """One task, and what playing it needs; its methods are rollout tasks.
 
     Attributes:
+        make: makes a fresh, single-use episode, the same one every time.
         seeds: parts of the seeds of all draws: the job's seed and the task's id.
     """
 

@@ -58,6 +58,7 @@ class JobModels:
     """Models of a job; None where it has none.
 
     Attributes:
+        rollouts: plays roll-outs; None for `policy`.
         q_model: guides, or values in place of roll-outs.
     """
 
@@ -75,7 +76,12 @@ class JobModels:
 
 @dataclass(frozen=True, slots=True)
 class PlayedTask:
-    """One task when it is played."""
+    """One task when it is played.
+
+    Attributes:
+        rows: written all at once; a task without any is played again, unless `Method.finished`
+            knows it.
+    """
 
     rows: Sequence[BaseModel]
     figures: Mapping[str, float]

@@ -66,6 +66,10 @@ def guide_actions(task: RolloutTask[T], *, num_candidates: int, prior: PriorSect
 
     With it, the paths of a tree lead through states that the guided agent reaches, and the branches
     are the candidates between which the agent must choose there.
+
+    Args:
+        task: a rollout task whose draws for the role "act" are of one candidate.
+        prior: weighed against Q; None is the argmax of Q.
     """
 
     def guided(request: RolloutRequest) -> Generator[RolloutRequest, Any, Any]:

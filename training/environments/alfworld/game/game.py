@@ -166,7 +166,12 @@ class Item:
 
 @dataclass(frozen=True, slots=True)
 class Goal:
-    """Goal of a game."""
+    """Goal of a game.
+
+    Attributes:
+        receptacle_kind: kind of the target receptacle; None for `look_at_obj_in_light`.
+        lamp_kind: kind of the lamp to use; None for all other goals.
+    """
 
     kind: GoalKind
     item_kind: str
@@ -182,6 +187,7 @@ class AlfWorldGame:
         task: the whole sentence, "Your task is to: put some apple on desk."
         receptacles: all receptacles, in the engine's order.
         items: all objects, in the engine's order, in which contents are always listed.
+        can_contain: pairs (receptacle kind, item kind) that fit together.
         cleaners, heaters, coolers: receptacle kinds that clean, heat or cool.
     """
 

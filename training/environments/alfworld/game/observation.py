@@ -52,6 +52,8 @@ class Scene:
 
     Attributes:
         contents: the objects seen in it; None if it is closed.
+        taken: the object that was picked up, and its receptacle.
+        put: the object that was put down, and its receptacle.
         treated: "clean", "heat" or "cool", and the object.
     """
 
