@@ -22,7 +22,9 @@ class Draw:
     """One continuation, as far as it has come.
 
     Attributes:
+        temperature: 0 takes the likeliest token.
         uniforms: a random number in [0, 1) for each token it may have.
+        token_ids: what was drawn, the stop token included.
         logprob: sum of the tokens' log-probabilities at temperature 1.
         columns: where the keys and values of its tokens lie.
     """

@@ -58,6 +58,7 @@ class CircuitBreaker:
     before the last opening do not count: they are not about the upstream as it is now.
 
     Args:
+        failures: in a row, after which the circuit opens.
         open_s: time without any call after an opening; also how long a probe keeps other callers
             from probing, so that a slow completion does not shut them out.
     """
@@ -162,6 +163,9 @@ class UpstreamCircuits:
 
     Every call that `admit` lets through ends with one of `succeed`, `fail`, `time_out` and
     `abandon`. Callers are told apart by `Tenant.name` and never dropped: they are few.
+
+    Args:
+        failures: of one caller in a row, after which its circuit opens.
     """
 
     def __init__(self, *, failures: int, open_s: float, clock: Callable[[], float] = time.monotonic) -> None:

@@ -50,6 +50,8 @@ class OpenAICompatiblePolicy:
     Errors name the upstream by `name` and never its address or key.
 
     Args:
+        url: base URL, to which the dialect's path is appended; the operator's, never a caller's.
+        takes_n: False sends one request per candidate.
         dialect: form of requests and answers; None is chat completions.
         takes_cache_salt: True sends the caller's, which vLLM knows and OpenAI refuses.
         caches: it caches prompts up to a breakpoint, which the first candidate writes.
@@ -102,7 +104,14 @@ class OpenAICompatiblePolicy:
         )
 
     async def sample(self, history: History, *, n: int, sampling: Sampling) -> list[Candidate]:
-        """Draw `n` candidates."""
+        """Draw `n` candidates.
+
+        Raises:
+            InvalidCandidatesError: n is below 1.
+            HistoryTooLongError: the upstream says that the history leaves no room for a reply.
+            UpstreamRefusedError: the upstream says that the request is wrong.
+            UpstreamError: it failed, was silent, is unreachable or busy.
+        """
         if n < 1:
             raise InvalidCandidatesError(f"n is {n}; draw at least 1 candidate")
         # For the breaker, which counts the failures of one step once.

@@ -32,6 +32,7 @@ class RenderedRequest:
     """A request as tokens, equal candidates once.
 
     Attributes:
+        action_spans: [start, end) of each action in the history.
         candidates: in the order of their tokens; each with the observation after it, where Q is read there.
         action_lengths: tokens of the action in each of `candidates`.
         index: which of `candidates` each of the request's candidates is.

@@ -38,6 +38,9 @@ class VllmScorer(RemoteScorer):
 
     vLLM counts cached tokens for the whole server, not for a prompt. So the requests of a batch with one cache salt get
     shares of the count in proportion to their tokens. Where others use the same server, the count is a lower bound.
+
+    Args:
+        max_tokens: longest sequence; None takes all that the trunk can.
     """
 
     kind = "the vLLM"
