@@ -166,6 +166,8 @@ class EpisodeArchive:
             self._paths.setdefault(tree.task_id, deque(maxlen=MOST_EPISODES)).append(path)
         changed: dict[str, _Recorded] = {}
         for span, offer in self._offers.new():
+            if not offer.episode:
+                continue  # a row of version 0.1.0, which names no episode
             if (episode := self._episodes.get(offer.episode)) is None:
                 told = RecordedEpisode(
                     episode=offer.episode,

@@ -8,6 +8,7 @@ own files, so several processes can share a folder.
 """
 
 import asyncio
+import json
 import os
 import time
 import uuid
@@ -124,6 +125,22 @@ def _cut(path: Path, size: int) -> bool:
             path.unlink(missing_ok=True)
         return True
     return False
+
+
+def warn_of_old_trees(folder: Path) -> None:
+    """Log a warning if the folder has trees of version 1, of which nothing is read or learned.
+
+    A file's first line tells, because each process writes its own files.
+    """
+    old = 0
+    for path in folder.glob(f"{TREES}-*.jsonl"):
+        with suppress(OSError, ValueError, AttributeError), path.open("rb") as file:
+            old += json.loads(file.readline()).get("version") == 1
+    if old:
+        remedy = (
+            f"stop the servers that write to this folder, run `qguide convert-records {folder}`, and start them again"
+        )
+        _log.warning("old_trees_not_read", files=old, remedy=remedy)
 
 
 class EpisodeRecorder:

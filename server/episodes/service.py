@@ -13,7 +13,7 @@ import structlog
 
 from qguide.qnet.errors import EpisodeClosedError, EpisodeFullError, InvalidRequestError, UnknownEpisodeError
 from qguide.qnet.types import History, Message
-from qguide.server.episodes.recorder import NOT_WRITTEN, EpisodeRecorder
+from qguide.server.episodes.recorder import NOT_WRITTEN, EpisodeRecorder, warn_of_old_trees
 from qguide.server.episodes.redaction import RedactionProcesses, require_redaction
 from qguide.server.episodes.state import EpisodeChange, EpisodeLimits, Offer, Outcome, ServedEpisode
 from qguide.server.episodes.store import EpisodeStore, MemoryEpisodeStore
@@ -295,6 +295,7 @@ def build_recorder(settings: Settings) -> EpisodeRecorder | None:
     """Build the recorder of finished episodes; None if no folder is configured."""
     if (folder := settings.episodes_folder) is None:
         return None
+    warn_of_old_trees(folder)
     redactor = None
     if name := settings.episodes_redact:
         timeout_s = settings.episodes_redact_timeout_s

@@ -93,7 +93,7 @@ def test_words_and_rewards_select(tmp_path: Path) -> None:
 
 def test_what_is_appended_is_listed_and_unfinished_or_broken_lines_are_not(tmp_path: Path) -> None:
     archive = EpisodeArchive(tmp_path)
-    append(tmp_path, offer(episode="one"))
+    append(tmp_path, offer(episode="one"), offer(episode=""))
     path = tmp_path / "offers-1.jsonl"
     half = offer(episode="two").model_dump_json()
     with path.open("a") as file:

@@ -16,19 +16,21 @@ from typing import Any
 
 import pytest
 from pydantic import BaseModel
+from structlog.testing import capture_logs
 
 from qguide.qnet.errors import EpisodeClosedError
 from qguide.qnet.types import Message
 from qguide.server.episodes.recorder import EpisodeRecorder, RotatedFile
 from qguide.server.episodes.redaction import RedactionProcesses
 from qguide.server.episodes.redis_store import RedisEpisodeStore
-from qguide.server.episodes.service import Closed, Episodes
+from qguide.server.episodes.service import Closed, Episodes, build_recorder
 from qguide.server.episodes.state import Offer, Outcome, ServedEpisode
 from qguide.server.episodes.store import MemoryEpisodeStore
 from qguide.server.observability.metrics import Metrics
 from qguide.server.redis.client import RedisLink
 from tests.support.full_disk import files_end_at
 from tests.support.redis_server import RedisServer, require_redis
+from tests.unit.server.conftest import FAKES
 
 LARGE = "x" * 2_000_000
 """More than pytest writes into any file of its own while a limit holds."""
@@ -365,3 +367,19 @@ async def test_two_servers_that_are_told_at_once_write_once(tmp_path: Path) -> N
     assert "another replica is recording it now" in told[0].not_recorded
     assert [closed.episode.recorded for closed in told] == [False, True, True]
     assert len(rows(tmp_path / "e", "trees")) == 1
+
+
+def test_a_server_that_starts_on_trees_of_version_1_warns_once(tmp_path: Path) -> None:
+    settings = FAKES.model_copy(update={"episodes_dir": tmp_path})
+    (tmp_path / "trees-1.jsonl").write_text('{"task_id": "t", "version": 2}\n')
+    (tmp_path / "trees-2.jsonl").write_text("{cut off")
+    with capture_logs() as logs:
+        build_recorder(settings)
+    assert logs == []
+    for number in (3, 4):
+        (tmp_path / f"trees-{number}.jsonl").write_text('{"task_id": "t", "version": 1}\n')
+    with capture_logs() as logs:
+        build_recorder(settings)
+    [warning] = logs
+    assert (warning["event"], warning["files"]) == ("old_trees_not_read", 2)
+    assert f"`qguide convert-records {tmp_path}`" in warning["remedy"]
