@@ -165,10 +165,7 @@ class GuidedStepService(RequestService):
         threshold = None
         if obstacle is None and num_candidates > 1:  # single draws are what guided ones must beat
             threshold = threshold_settings(self.settings.thresholds, q_model)
-        limit = Threshold(threshold.below, threshold.actions, threshold.num_candidates) if threshold else None
-        escalated = self.models.find_policy(threshold.policy) if threshold and threshold.policy else None
-        domain = domain_of(q_model, options.out_of_domain, self.settings)
-        long_history, least_read = long_history_mode(asked, self.settings), least_read_of(options, self.settings)
+        scorer = self._scorer(asked, held, obstacle)
         return _Plan(
             guidance=Guidance(
                 num_candidates=num_candidates if chooses else asked.n,
@@ -187,26 +184,34 @@ class GuidedStepService(RequestService):
                 prior=rule.prior,
                 explore=explore,
                 greedy_weight=rule.greedy_weight,
-                threshold=limit,
+                threshold=threshold and Threshold(threshold.below, threshold.actions, threshold.num_candidates),
             ),
-            scorer=StepScorer(
-                held.name,
-                held,
-                self.metrics,
-                obstacle=obstacle,
-                view=asked.view,
-                domain=domain,
-                long_history=long_history,
-                least_read=least_read,
-            ),
+            scorer=scorer,
             perturbation=self._perturbation(asked, chooses=chooses),
             threshold=threshold,
-            escalation=self._policy(escalated, options.episode_id) if escalated else None,
-            has_domain=domain is not None,
-            least_read=least_read,
+            escalation=self._escalation(asked, threshold),
+            has_domain=scorer.domain is not None,
+            least_read=scorer.least_read,
             is_blind=obstacle is not None,
             warnings=warnings,
         )
+
+    def _scorer(self, asked: GuidedStepRequest, held: QModelLease, obstacle: Obstacle | None) -> StepScorer:
+        return StepScorer(
+            held.name,
+            held,
+            self.metrics,
+            obstacle=obstacle,
+            view=asked.view,
+            domain=domain_of(held.model, asked.options.out_of_domain, self.settings),
+            long_history=long_history_mode(asked, self.settings),
+            least_read=least_read_of(asked.options, self.settings),
+        )
+
+    def _escalation(self, asked: GuidedStepRequest, threshold: ThresholdSettings | None) -> Policy | None:
+        if threshold is None or not threshold.policy:
+            return None
+        return self._policy(self.models.find_policy(threshold.policy), asked.options.episode_id)
 
     async def _obstacle(self, asked: GuidedStepRequest, q_model: ServedQModel) -> Obstacle | None:
         """Reason why no candidate can be scored after this history; None if they can.
