@@ -77,7 +77,12 @@ def create_app(
     vllm: VllmProcess | None = None,
     games: Games | None = None,
 ) -> FastAPI:
-    """Create the application; models are loaded at startup, not here."""
+    """Create the application; models are loaded at startup, not here.
+
+    Args:
+        vllm: the vLLM child process of this server; readiness is red while it is lost.
+        games: games for the playground's race; None if there are none.
+    """
     app = _Application(
         title="QGuide",
         version=version("qguide"),

@@ -199,7 +199,7 @@ def finish_reason_of(candidate: Candidate) -> str:
 
 
 def guidance_of(taken: GuidedStepResult, options: GuidanceOptions, best: list[int]) -> dict[str, Any]:
-    """The `qguide` object of an answer."""
+    """The `qguide` object of an answer; `best` has the indices of the returned candidates, the best first."""
     decision = taken.decision
     guidance: dict[str, Any] = {
         **{name: _plain(told) for name, told in taken.told.items()},

@@ -161,7 +161,7 @@ def _with_judged(
 def offer_rows(
     episode: Transcript, outcome: Outcome, redact: Redact, *, recorded_as: str = "", at: float | None = None
 ) -> Iterator[OfferRow]:
-    """The candidates of each step, with the reward of the episode."""
+    """The candidates of each step, with the reward of the episode, recorded at the Unix time `at` in seconds."""
     system, opening = _opening(episode, redact)
     task = task_id(system, PART_END.join(message.text for message in opening))
     steps = _steps(episode, outcome, redact)

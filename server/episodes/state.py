@@ -1,8 +1,8 @@
 """State of an episode as an immutable, JSON-serialisable value of constant size.
 
 The texts of an episode are no part of its state: each step appends one record of what it added, and
-`qguide.server.episodes.state` puts the records together when the episode ends. The state has their number, size
-and hash, so that a step costs the same however many there were before it.
+`read_transcript` puts the records together when the episode ends. The state has their number, size and hash, so that a
+step costs the same however many there were before it.
 """
 
 import hashlib
@@ -41,7 +41,7 @@ class Offer(_State):
     drawn_by: str = ""  # the policy that drew the chosen one, where several drew; else ""
     prompt_tokens: int = 0
     completion_tokens: int = 0
-    cost: FiniteFloat | None = None
+    cost: FiniteFloat | None = None  # None if it is not known
     # text of each candidate that calls tools -> the candidate as a message; empty if episodes are not recorded
     calling: Mapping[str, Message] = {}
     counts: Mapping[str, int] = {}

@@ -151,7 +151,7 @@ class MemoryEpisodeStore:
     # memory for all episodes. When it is full, the key that holds most loses its least recently used episode, so with K
     # keys each is sure of a K-th of the memory.
     max_bytes: int
-    ttl_s: float
+    ttl_s: float  # time without a step after which an episode expires
     clock: Callable[[], float] = time.monotonic
     # Not an `LRUCache`: episodes expire, and a full store drops those of its largest key.
     _kept: OrderedDict[str, _Kept] = field(default_factory=OrderedDict)

@@ -188,6 +188,10 @@ def narrowed(
     """The verdict on each running attempt, the best first. Pure.
 
     Those without a value come last, invalid ones before them, and equal ones in their order.
+
+    Args:
+        turn_tokens: what another turn of each costs.
+        left: tokens that all of them may still cost; None is no limit.
     """
     worth = {i: (value is not None, i not in invalid, value or 0.0) for i, value in values.items()}
     order = sorted(values, key=worth.__getitem__, reverse=True)

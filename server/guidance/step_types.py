@@ -78,9 +78,9 @@ class GuidedStepRequest:
     policy: ServedPolicy
     history: History
     sampling: Sampling
-    num_candidates: int
+    num_candidates: int  # M
     options: StepOptions
-    n: int = 1
+    n: int = 1  # number of candidates that the caller wants, best first
     # why Q models cannot read this history as it is (the policy can); None if they can
     unreadable: MalformedHistoryError | None = None
     view: ReadableView | None = None  # what Q models can read of such a history; None if they can read nothing of it
@@ -110,10 +110,10 @@ class GuidedStepResult:
     scored_by: Mapping[str, Any]
     total_ms: float
     episode_id: str | None = None
-    action_policies: tuple[str, ...] = ()
-    policies: tuple[PolicyUsage, ...] = ()
-    cost: StepCost | None = None
-    action_costs: tuple[StepCost | None, ...] = ()
+    action_policies: tuple[str, ...] = ()  # the policy of each action below the threshold
+    policies: tuple[PolicyUsage, ...] = ()  # of each policy, where several drew
+    cost: StepCost | None = None  # None where nothing tells it
+    action_costs: tuple[StepCost | None, ...] = ()  # of each action below the threshold
 
     @property
     def told(self) -> dict[str, Any]:

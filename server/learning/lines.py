@@ -37,8 +37,9 @@ class EpisodeLine(Row):
     arm: LearningArm | None  # how it was played; None if the caller chose a Q model
     cut: bool = Field(default=False, exclude_if=lambda cut: not cut)
     recorded: bool = True
-    prompt_tokens: NonNegativeInt = 0
+    prompt_tokens: NonNegativeInt = 0  # of all of its requests to the upstream, as the next two
     completion_tokens: NonNegativeInt = 0
+    # None if there are no prices
     cost: Cost | None = Field(default=None, exclude_if=lambda cost: cost is None)
     # share of its steps that were outside the domain of what guided it
     outside: Annotated[FiniteFloat, Field(ge=0, le=1)] = 0.0
@@ -64,6 +65,7 @@ class FitLine(Row):
     licensed: bool  # it may be tried, see `fitting.may_be_tried`; that asks for less than a licence
     reason: str
     failed: bool = False
+    # what it lacks to be tried; "" if nothing is known
     missing: str = Field(default="", exclude_if=lambda missing: not missing)
 
 
@@ -95,9 +97,9 @@ class SpentLine(Row):
     """Candidates that learning had drawn, beside the one of each step that the agent would draw."""
 
     kind: Literal["spent"] = "spent"
-    tokens: NonNegativeInt
+    tokens: NonNegativeInt  # read and generated
     cost: Cost = 0.0
-    at: FiniteFloat
+    at: FiniteFloat  # Unix time in seconds at which it was noted
 
 
 class StateLine(Row):

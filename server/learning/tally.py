@@ -19,7 +19,7 @@ class Tally:
     """Number, outcomes, tokens and cost of episodes."""
 
     count: int = 0
-    total: float = 0.0
+    total: float = 0.0  # sum of the outcomes
     prompt_tokens: int = 0
     completion_tokens: int = 0
     cost: float = 0.0  # of those that have one, whose number is `priced`

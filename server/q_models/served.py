@@ -69,7 +69,7 @@ class Runtime:
     shadow_thread: DeviceThread  # thread for shadow scoring, so that slow shadows delay no request
     metrics: Metrics
     max_batch: int
-    timeout_s: float
+    timeout_s: float  # limit for scoring, including waits
     max_waiting: int = DEFAULT_MAX_WAITING  # maximum queue length of the thread of a Q model that has its own
     max_batch_tokens: int = DEFAULT_MAX_BATCH_TOKENS
     redis: RedisLink | None = None
@@ -242,7 +242,11 @@ class ServedQModel(ABC):
         return None
 
     async def pieces(self, texts: Sequence[str], *, special: bool, write: Callable[[Texts], Written]) -> Written | None:
-        """The result of `write` for the tokens of plain texts; None without a tokenizer here."""
+        """The result of `write` for the tokens of plain texts; None without a tokenizer here.
+
+        `write` is called in the tokenizer's thread: a long text has very many tokens. Of `special` see
+        `Renderer.pieces`.
+        """
         return None
 
     def read_ahead(self, request: ScoreRequest) -> ReadAhead | None:

@@ -165,7 +165,7 @@ class Continued:
     """A request with all of its items."""
 
     body: ResponsesRequest
-    own: Sequence[InputItem | Json]
+    own: Sequence[InputItem | Json]  # items that the request brings itself
     size: int = 0  # about so many bytes of them
     # responses before it, the first first; as `RESPONSE_ID` or `RESPONSE_ID.N`
     chain: list[str] = field(default_factory=list)
