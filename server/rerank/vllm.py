@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from time import time
 from typing import Annotated, Any, Final, Literal, Self
 
-from pydantic import AliasChoices, Discriminator, Field, Tag, model_validator
+from pydantic import AliasChoices, ConfigDict, Discriminator, Field, Tag, model_validator
 
 from qguide.qnet.errors import MalformedHistoryError
 from qguide.qnet.types import ScoreResult
@@ -105,6 +105,8 @@ class PairScoreUsage(RerankBody):
 
 
 class _ListResponse(RerankBody):
+    model_config = ConfigDict(json_schema_serialization_defaults_required=True)  # all of it is always there
+
     object: Literal["list"] = "list"
     created: int = Field(default_factory=lambda: int(time()))
     model: str
