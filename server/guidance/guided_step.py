@@ -165,6 +165,7 @@ class GuidedStepService(RequestService):
         threshold = None
         if obstacle is None and num_candidates > 1:  # single draws are what guided ones must beat
             threshold = threshold_settings(self.settings.thresholds, q_model)
+        limit = Threshold(threshold.below, threshold.actions, threshold.num_candidates) if threshold else None
         scorer = self._scorer(asked, held, obstacle)
         return _Plan(
             guidance=Guidance(
@@ -184,7 +185,7 @@ class GuidedStepService(RequestService):
                 prior=rule.prior,
                 explore=explore,
                 greedy_weight=rule.greedy_weight,
-                threshold=threshold and Threshold(threshold.below, threshold.actions, threshold.num_candidates),
+                threshold=limit,
             ),
             scorer=scorer,
             perturbation=self._perturbation(asked, chooses=chooses),
