@@ -64,7 +64,7 @@ class _Tools:
         q_model: str | None = None,
         episode_id: str | None = None,
     ) -> dict[str, Any]:
-        """Draw possible next actions from the server's policy; `action` is the one of highest Q.
+        """Draw possible next actions from the server's policy; `action` is the one that is chosen by Q.
 
         `messages` is the history in OpenAI's format, its last message an observation.
         """

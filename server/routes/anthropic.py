@@ -46,7 +46,7 @@ _RESPONSES: Final[dict[int | str, dict[str, Any]]] = {
 
 @router.post("", response_class=JSONResponse, responses=_RESPONSES)
 async def create_message(body: MessagesRequest, request: Request, stepper: StepperDep) -> Response:
-    """Draw M candidates and return the one with the highest Q as an ordinary message."""
+    """Draw M candidates and return the one that is chosen by Q as an ordinary message."""
     options = options_of(body.qguide, request.headers)
     policy = stepper.models.find_policy(body.model)
     read = partial(_read, body, options, policy, stepper.settings, _betas(request))

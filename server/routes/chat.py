@@ -52,7 +52,7 @@ def _responses(answer: type[BaseModel], part: type[BaseModel], parts: str) -> di
 
 @router.post("/chat/completions", response_class=JSONResponse, responses=_responses(ChatCompletion, ChatChunk, "chunk"))
 async def complete_chat(body: ChatCompletionRequest, request: Request, stepper: StepperDep) -> Response:
-    """Draw M candidates and return the one with the highest Q as an ordinary completion."""
+    """Draw M candidates and return the one that is chosen by Q as an ordinary completion."""
     settings = stepper.settings
     options = options_of(body.qguide, request.headers)
     policy = stepper.models.find_policy(body.model)
@@ -65,7 +65,7 @@ async def complete_chat(body: ChatCompletionRequest, request: Request, stepper: 
 
 @router.post("/completions", response_class=JSONResponse, responses=_responses(TextCompletion, TextCompletion, "part"))
 async def complete_text(body: CompletionRequest, request: Request, stepper: StepperDep) -> Response:
-    """Draw M candidates and return the one with the highest Q as an ordinary completion.
+    """Draw M candidates and return the one that is chosen by Q as an ordinary completion.
 
     Policies answer chats: the prompt is their user message, and of several each a chat's.
     """

@@ -62,7 +62,7 @@ async def show_gemini_model(model: str, models: ModelsDep) -> GeminiModel:
 @router.post(f"{_STABLE}:generateContent", response_class=JSONResponse, include_in_schema=False)
 @router.post(f"{_MODEL}:generateContent", response_class=JSONResponse, responses=_ANSWERED)
 async def generate_content(model: str, body: GenerateContentRequest, request: Request, stepper: StepperDep) -> Response:
-    """Draw M candidates and return the one with the highest Q as Gemini's answer."""
+    """Draw M candidates and return the one that is chosen by Q as Gemini's answer."""
     complete = await _asked(model, body, request, stepper)
     return JSONResponse(await complete())
 
@@ -76,7 +76,7 @@ async def stream_content(
     stepper: StepperDep,
     alt: Annotated[str, Query(description="`sse` for server-sent events")] = "json",
 ) -> Response:
-    """Draw M candidates and return the one with the highest Q in pieces."""
+    """Draw M candidates and return the one that is chosen by Q in pieces."""
     complete = await _asked(model, body, request, stepper)
     if alt != "sse":
         return JSONResponse(list(chunks_of(await complete())))

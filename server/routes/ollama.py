@@ -199,13 +199,13 @@ def _described(answer: type[OllamaEnd]) -> dict[int | str, dict[str, Any]]:
 
 @router.post("/chat", response_class=JSONResponse, responses=_described(OllamaAnswer))
 async def ollama_chat(body: OllamaChatRequest, request: Request, stepper: StepperDep) -> Response:
-    """Draw M candidates and return the one with the highest Q as Ollama's answer."""
+    """Draw M candidates and return the one that is chosen by Q as Ollama's answer."""
     return await _answered(body, body.model_dump(exclude={"qguide"}), request, stepper)
 
 
 @router.post("/generate", response_class=JSONResponse, responses=_described(OllamaGenerated))
 async def ollama_generate(body: OllamaGenerateRequest, request: Request, stepper: StepperDep) -> Response:
-    """Draw M candidates for a prompt and return the one with the highest Q."""
+    """Draw M candidates for a prompt and return the one that is chosen by Q."""
     if not (body.prompt or body.images):  # Ollama's clients load a model so
         policy = _policy(body.model, stepper.models)
         line = sign_of_life(policy.name, time.time()) | {"done": True, "done_reason": "load"}

@@ -59,7 +59,7 @@ Limit = Annotated[int, Query(ge=1, le=100)]
 
 @router.post("/responses", response_class=JSONResponse, responses=_RESPONSES)
 async def create_response(body: ResponsesRequest, request: Request, stepper: StepperDep) -> Response:
-    """Draw M candidates and return the one with the highest Q as an ordinary response."""
+    """Draw M candidates and return the one that is chosen by Q as an ordinary response."""
     settings = stepper.settings
     stored = _stored(request)
     continued = await _continued(body, request)

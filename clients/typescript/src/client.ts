@@ -89,7 +89,7 @@ export class QGuide {
     this.#fetch = options.fetch ?? ((url, init) => fetch(url, init));
   }
 
-  /** Draw candidates on the server and choose the one with the highest Q. */
+  /** Draw candidates on the server and choose one by Q. */
   act(
     messages: Messages,
     options: ActOptions = {},

@@ -69,7 +69,7 @@ class QGuide:
         self._retry = retry or Retry()
 
     def act(self, messages: Messages, **options: Unpack[ActOptions]) -> Decision:
-        """Draw candidates on the server and choose the one with the highest Q."""
+        """Draw candidates on the server and choose one by Q."""
         return self.ask(calls.act(messages, options))
 
     def score(self, messages: Messages, candidates: Sequence[Candidate], **options: Unpack[ScoreOptions]) -> Scores:
