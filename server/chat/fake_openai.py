@@ -47,15 +47,15 @@ class FakeUpstream:
     # arguments made from their schemas
     calls: Sequence[tuple[str, Json]] = ()
     fault: Fault = ""
-    faults_after: int = 0
+    faults_after: int = 0  # number of requests to serve before the first fault
     faults_left: int | None = None  # number of faults left to inject; None is unlimited
     delay_s: float = 0.0
-    delays_s: Sequence[float] = ()
+    delays_s: Sequence[float] = ()  # time of the first answers, in its place
     together: int = 0  # number of first requests that are answered only once all of them have arrived
     # bodies of the requests so far, oldest first, but for how they are to be sent
     asked: list[Json] = field(default_factory=list)
-    streamed: int = 0
-    keys: list[str | None] = field(default_factory=list)  # their Authorization, x-api-key or x-goog-api-key headers
+    streamed: int = 0  # number of requests that asked for a stream
+    keys: list[str | None] = field(default_factory=list)  # Authorization, x-api-key or x-goog-api-key
     sessions: list[str | None] = field(default_factory=list)
     betas: list[str | None] = field(default_factory=list)
     traces: list[str | None] = field(default_factory=list)
