@@ -9,7 +9,7 @@ import typer
 
 from qguide.commands.errors import shown_errors
 from qguide.qnet.errors import ConfigError
-from qguide.training.shipped import CONFIGS, headline, job_files, named_files
+from qguide.training.shipped_files import CONFIGS, headline, job_files, named_files
 
 app = typer.Typer(help="Job files that come with the package.", no_args_is_help=True)
 

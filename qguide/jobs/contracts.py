@@ -18,7 +18,7 @@ from qguide.qnet.contract import Check, Finding, NotCheckedError, findings_of, r
 from qguide.qnet.errors import ConfigError
 from qguide.qnet.packages import plugins
 from qguide.qnet.records import TaskRow
-from qguide.training.algorithms.labelling import sibling_groups
+from qguide.training.algorithms.backups import sibling_groups
 from qguide.training.algorithms.tree import Tree, merge_branch
 from qguide.training.configs.job_files import load_config
 from qguide.training.data.records import tree_row

@@ -28,7 +28,7 @@ from pydantic import Field, model_validator
 from qguide.qnet.errors import ConfigError
 from qguide.training.configs.job_files import load_config
 from qguide.training.options import JobOptions
-from qguide.training.shipped import shipped_path
+from qguide.training.shipped_files import shipped_path
 
 Scalar = bool | int | float | str
 Matrix = Mapping[str, tuple[Scalar, ...]]

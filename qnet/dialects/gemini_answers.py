@@ -9,9 +9,9 @@ from pydantic import BaseModel, ConfigDict, Field
 from pydantic.alias_generators import to_camel
 
 from qguide.qnet.chat_messages import reply_text
+from qguide.qnet.dialects.anthropic_answers import read_call
+from qguide.qnet.dialects.anthropic_requests import SIGNATURE, arguments_of
 from qguide.qnet.dialects.gemini_requests import EXTRA
-from qguide.qnet.dialects.messages_answers import read_call
-from qguide.qnet.dialects.messages_requests import SIGNATURE, arguments_of
 from qguide.qnet.dialects.shapes import (
     THOUGHTS,
     Count,

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from mimetypes import guess_type
 from typing import Any, Final
 
-from qguide.qnet.dialects.messages_requests import allowed_functions, function_of, written_input
+from qguide.qnet.dialects.anthropic_requests import allowed_functions, function_of, written_input
 from qguide.qnet.dialects.shapes import CHATS_ALONE, EFFORTLESS, Json, image_address, passed_on, turns_of
 from qguide.qnet.errors import InvalidRequestError
 

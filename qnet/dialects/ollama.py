@@ -9,8 +9,8 @@ from datetime import UTC, datetime
 from typing import Any, Final
 
 from qguide.qnet.chat_messages import reply_text
-from qguide.qnet.dialects.messages_answers import read_call
-from qguide.qnet.dialects.messages_requests import arguments_of
+from qguide.qnet.dialects.anthropic_answers import read_call
+from qguide.qnet.dialects.anthropic_requests import arguments_of
 from qguide.qnet.dialects.shapes import ASKED, LENGTH, Json, OpenCalls, answer_format, calls_in, pieces_of, thoughts_in
 from qguide.qnet.errors import MalformedHistoryError
 from qguide.qnet.turns import paced

@@ -7,7 +7,7 @@ from itertools import chain
 from typing import Any, Final
 
 from qguide.qnet.chat_messages import PART_END
-from qguide.qnet.dialects.messages_answers import input_of
+from qguide.qnet.dialects.anthropic_answers import input_of
 from qguide.qnet.dialects.shapes import (
     LENGTH,
     Count,

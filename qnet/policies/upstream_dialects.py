@@ -6,11 +6,11 @@ from typing import Any, Final, Literal
 
 from qguide.qnet.chat_messages import wire_message
 from qguide.qnet.dialects import (
+    anthropic_answers,
+    anthropic_requests,
     chat_chunks,
     gemini_answers,
     gemini_requests,
-    messages_answers,
-    messages_requests,
     responses_answers,
     responses_requests,
 )
@@ -47,7 +47,7 @@ def _marked(body: Json) -> Json:
     breakpoints = sum("cache_control" in block for block in blocks)
     content = turns[-1]["content"]
     ends = [{"type": "text", "text": content}] if isinstance(content, str) else list(content)
-    bare = ("text", *messages_requests.THINKING)  # thoughts and empty texts cannot have one
+    bare = ("text", *anthropic_requests.THINKING)  # thoughts and empty texts cannot have one
     if "cache_control" in body or breakpoints >= _MOST_BREAKPOINTS or not ends:
         return body
     if ends[-1].get("type") in bare and not ends[-1].get("text"):
@@ -166,9 +166,9 @@ MESSAGES: Final = Dialect(
     "messages",
     "messages",
     "message",
-    messages_answers.assembled_message,
-    messages_requests.request_of,
-    messages_answers.completion_of,
+    anthropic_answers.assembled_message,
+    anthropic_requests.request_of,
+    anthropic_answers.completion_of,
     headers=_anthropic,
     counting=("messages/count_tokens", frozenset(("messages", "model", "system", "tools", "tool_choice", "thinking"))),
     marked=_marked,

@@ -4,24 +4,24 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, Field
 
-from qguide.qnet.dialects import messages_blocks
+from qguide.qnet.dialects import anthropic_blocks
 from qguide.server.chat.schemas import GuidanceOptions, WholeRequest
 from qguide.server.own_bodies.answers import StoppedField
 from qguide.server.own_bodies.schemas import NOT_EMPTY, Integer, ListOf, Positive, Seed, StepOptions, Temperature, Whole
 
 
-class Passage(messages_blocks.Passage, Whole):
+class Passage(anthropic_blocks.Passage, Whole):
     """A block of text within another."""
 
 
-class Source(messages_blocks.Source, Whole):
+class Source(anthropic_blocks.Source, Whole):
     """Bytes, text or address of an image or a document."""
 
     type: str = Field(description="`base64`; `url` of an image; `text` or `content` of a document")
     content: str | ListOf[Passage] | None = Field(default=None, description="with type `content`")
 
 
-class Part(Passage, messages_blocks.Part):
+class Part(Passage, anthropic_blocks.Part):
     """A block that can stand in a user's message, in `system` or in a tool's result."""
 
     type: str = Field(
@@ -33,7 +33,7 @@ class Part(Passage, messages_blocks.Part):
     tool_name: str | None = Field(default=None, description="the tool of a tool_reference")
 
 
-class Block(Part, messages_blocks.Block):
+class Block(Part, anthropic_blocks.Block):
     """A block of a message's content."""
 
     type: str = Field(
@@ -53,7 +53,7 @@ class Block(Part, messages_blocks.Block):
     )
 
 
-class Turn(messages_blocks.Turn, Whole):
+class Turn(anthropic_blocks.Turn, Whole):
     """One message of a conversation."""
 
     content: str | ListOf[Block]

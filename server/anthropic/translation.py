@@ -3,12 +3,12 @@
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
-from qguide.qnet.dialects.messages_answers import message_of
-from qguide.qnet.dialects.messages_requests import THINKING, chat_turns, thoughts_field
+from qguide.qnet.dialects.anthropic_answers import message_of
+from qguide.qnet.dialects.anthropic_requests import THINKING, chat_turns, thoughts_field
 from qguide.qnet.dialects.shapes import ASKED, Json, answer_format
 from qguide.qnet.errors import InvalidRequestError
 from qguide.server.anthropic.schemas import Block, MessagesRequest, Prompt, ToolChoice, Turn
-from qguide.server.anthropic.tools import read_tools, toolset_of
+from qguide.server.anthropic.tool_definitions import read_tools, toolset_of
 from qguide.server.chat.schemas import chat_request_of
 from qguide.server.chat.translation import Translated
 from qguide.server.settings.allowed_parameters import without_effect

@@ -12,9 +12,9 @@ from typing import Any, Final
 
 from pydantic.alias_generators import to_camel
 
+from qguide.qnet.dialects.anthropic_requests import arguments_of
 from qguide.qnet.dialects.gemini_answers import OWN_SIGNATURES, content_of
 from qguide.qnet.dialects.gemini_requests import JSON_TYPE
-from qguide.qnet.dialects.messages_requests import arguments_of
 from qguide.qnet.dialects.shapes import ASKED, Json, OpenCalls, answer_format, assistant_turn, joined
 from qguide.qnet.errors import InvalidRequestError, MalformedHistoryError, UnsupportedParameterError
 from qguide.qnet.turns import paced

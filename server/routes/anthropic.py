@@ -8,11 +8,11 @@ from typing import Any, Final
 from fastapi import APIRouter, Request
 from fastapi.responses import JSONResponse, Response
 
-from qguide.qnet.dialects.messages_answers import events_of
+from qguide.qnet.dialects.anthropic_answers import events_of
 from qguide.qnet.dialects.shapes import Json
 from qguide.server.anthropic.answers import AnthropicMessage, MessageEvent
 from qguide.server.anthropic.schemas import AnthropicErrorBody, CountTokensRequest, MessagesRequest, Prompt
-from qguide.server.anthropic.tools import require_known_tools
+from qguide.server.anthropic.tool_definitions import require_known_tools
 from qguide.server.anthropic.translation import CALLED_HERE, answer_of, chat_prompt, read_message
 from qguide.server.chat.schemas import GuidanceOptions, options_of
 from qguide.server.chat.token_count import CountedTokens, count_tokens

@@ -6,7 +6,7 @@ from itertools import pairwise
 
 from qguide.qnet.records import TaskRow, TreeRow
 from qguide.qnet.types import Message
-from qguide.training.algorithms.labelling import LabelledPath, labelled_paths
+from qguide.training.algorithms.backups import LabelledPath, labelled_paths
 from qguide.training.algorithms.tree import Tree, merge_branch
 from qguide.training.data.records import LabelledTree, labelled_tree, tree_row
 from qguide.training.trajectory import Step

@@ -21,7 +21,7 @@ from pydantic_core import ErrorDetails
 from qguide.qnet.errors import HIDDEN, ConfigError, without_secrets
 from qguide.training.environment import EnvironmentConfig
 from qguide.training.environments.registry import DEFAULT_ENVIRONMENT, environment_config, find_environment, table_of
-from qguide.training.shipped import shipped_path
+from qguide.training.shipped_files import shipped_path
 
 C = TypeVar("C", bound=BaseModel)
 

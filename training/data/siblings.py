@@ -4,8 +4,8 @@ from collections import defaultdict
 from collections.abc import Iterable
 from statistics import fmean
 
+from qguide.training.algorithms.backups import leaf_counts, outcomes_behind
 from qguide.training.algorithms.choice_quality import PlacedChoice, ScoredChoice
-from qguide.training.algorithms.labelling import leaf_counts, outcomes_behind
 from qguide.training.data.records import LabelledTree
 
 

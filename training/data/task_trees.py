@@ -18,7 +18,7 @@ from typing import Final
 
 from qguide.qnet.errors import ConfigError, RecordError
 from qguide.qnet.records import JUDGED, ROOT_ID, TreeRow, messages_of
-from qguide.training.algorithms.labelling import TreeTarget, label_tree
+from qguide.training.algorithms.backups import TreeTarget, label_tree
 from qguide.training.algorithms.tree import Tree, merge_branch, merge_trees, without_untried
 from qguide.training.data.records import recorded_once, step_from_row, tree_from_row
 from qguide.training.data.row_files import Place, RowStore, address_of, read_again, row_files

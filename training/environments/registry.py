@@ -26,7 +26,7 @@ from qguide.qnet.packages import import_named, paths_by_name
 from qguide.qnet.types import TaskMarker
 from qguide.training.environment import Environment, EnvironmentBundle, EnvironmentConfig, GoldSuite, Suite, Task
 from qguide.training.environments.adapters.build import bundle_of_address, bundle_of_factory, is_address
-from qguide.training.shipped import shipped_path
+from qguide.training.shipped_files import shipped_path
 
 ENVIRONMENTS = {
     "alfworld": "qguide.training.environments.alfworld.bundle:ALFWORLD",

@@ -5,7 +5,7 @@ QLASS (Lin, Tang et al., 2025) learns how an episode will end if an action is ta
     1. clone the expert's episodes                                      (4.1; jobs/sft.py)
     2. until no node waits: draw a trajectory from a node of depth <= D with fewer than W children,
        merge it, and let its nodes wait unless its outcome is 0         (algorithm 2; here)
-    3. Q(s, a) = r + gamma * max over a' of Q(s', a')                   (7; algorithms/labelling.py)
+    3. Q(s, a) = r + gamma * max over a' of Q(s', a')                   (7; algorithms/backups.py)
     4. loss = mean over tokens of (QNet(s, a) - Q(s, a))^2              (11; q_training/loss_terms.py)
     5. at each step take the draw of highest Q, of M                    (4.4; evaluation/methods.py)
 

@@ -18,7 +18,7 @@ from pydantic import Field, model_validator
 from qguide.qnet.decision.selection import SelectionName
 from qguide.qnet.errors import ConfigError
 from qguide.qnet.records import TaskRow, TreeRow
-from qguide.training.algorithms.labelling import sibling_groups
+from qguide.training.algorithms.backups import sibling_groups
 from qguide.training.algorithms.tree import branching_fraction
 from qguide.training.data.records import tree_row
 from qguide.training.data.trajectories import best_trajectories

@@ -24,7 +24,7 @@ from qguide.qnet.errors import ConfigError
 from qguide.qnet.packages import import_named, plugins, raised_text
 from qguide.qnet.records import MAX_REWARD, ROOT_ID
 from qguide.qnet.types import Scorer, ScoreRequest
-from qguide.training.algorithms.labelling import Target, TreeTarget, gae_advantages, lambda_returns, sibling_groups
+from qguide.training.algorithms.backups import Target, TreeTarget, gae_advantages, lambda_returns, sibling_groups
 from qguide.training.algorithms.tree import Tree, branching_fraction
 from qguide.training.data.records import tree_row
 from qguide.training.data.runs import JsonlWriter, RunFolder, open_run, rows_at_once

@@ -35,7 +35,7 @@ from qguide.qnet.chat_messages import effects_of
 from qguide.qnet.errors import ConfigError
 from qguide.qnet.records import MAX_REWARD, ROOT_ID, MessageRow, TreeRow, rows_of
 from qguide.qnet.types import History
-from qguide.training.algorithms.labelling import TreeTarget
+from qguide.training.algorithms.backups import TreeTarget
 from qguide.training.algorithms.preferences import best_path_pairs, value_pairs
 from qguide.training.algorithms.tree import EXPERT, Node
 from qguide.training.data.decision_groups import GroupLabels, decisions_of

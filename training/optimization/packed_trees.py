@@ -21,8 +21,8 @@ from qguide.qnet.errors import RecordError
 from qguide.qnet.models.match_features import MATCH_FEATURES, match_features, observed_features, turns_of
 from qguide.qnet.rendering.renderer import RenderedEpisode, Renderer
 from qguide.qnet.types import Message
+from qguide.training.algorithms.backups import LabelledPath, labelled_paths
 from qguide.training.algorithms.choice_quality import PlacedChoice
-from qguide.training.algorithms.labelling import LabelledPath, labelled_paths
 from qguide.training.data.records import LabelledTree
 from qguide.training.data.siblings import sibling_choices
 

@@ -15,7 +15,7 @@ from qguide.qnet.errors import ConfigError
 from qguide.qnet.records import ROOT_ID, TreeRow
 from qguide.qnet.rendering.renderer import Renderer
 from qguide.qnet.types import History, Message
-from qguide.training.algorithms.labelling import labelled_paths
+from qguide.training.algorithms.backups import labelled_paths
 from qguide.training.data.augmentation import Augmentation, Augmenter, build_augmenter
 from qguide.training.data.decision_groups import GroupLabels, decisions_of
 from qguide.training.data.records import LabelledTree, labelled_tree

@@ -6,7 +6,7 @@ from dataclasses import replace
 from statistics import fmean
 
 from qguide.qnet.records import TreeRow
-from qguide.training.algorithms.labelling import bellman_backup
+from qguide.training.algorithms.backups import bellman_backup
 from qguide.training.algorithms.tree import Node, Tree, merge_branch, mistakes_of
 from qguide.training.data.records import tree_from_row, tree_row
 from qguide.training.data.task_trees import opening_hash_of_row, split_task_id

@@ -15,7 +15,7 @@ from typing import Annotated, Any, Final, TypeVar
 from pydantic import BeforeValidator, Field, ValidationError
 
 from qguide.qnet.chat_messages import CustomCall, Function, FunctionCall, Shape, calls_of, text_of
-from qguide.qnet.dialects import messages_blocks, messages_requests, responses_requests
+from qguide.qnet.dialects import anthropic_blocks, anthropic_requests, responses_requests
 from qguide.qnet.errors import InvalidRequestError, MalformedHistoryError, RecordError
 from qguide.qnet.types import Message, Role
 from qguide.training.recordings.fields import first_at, flaw_of
@@ -50,7 +50,7 @@ _LOGPROBS: Final = ("logprobs", "logprob", "response_metadata.logprobs")
 """Places of a reply's log-probability; the last is LangChain's."""
 _MOST: Final = 1e9
 """Bound of the log-probability of a token, beyond which it is none."""
-_THOUGHTS: Final = ("reasoning", *messages_requests.THINKING)
+_THOUGHTS: Final = ("reasoning", *anthropic_requests.THINKING)
 
 
 def _as_text(value: object) -> object:
@@ -175,7 +175,7 @@ def _chat_rows(value: Json, place: str) -> Iterator[Json]:
     if "role" not in value and kind in ("system", "tool", *_ROLES):
         value, kind = {**value, "role": kind}, None
     kinds = _part_types(value)
-    if kinds & {*_BLOCKS, *messages_requests.THINKING}:
+    if kinds & {*_BLOCKS, *anthropic_requests.THINKING}:
         yield from _block_rows(value, place)
     elif kind in responses_requests.ITEM_TYPES or kinds & {*_ITEM_TEXTS}:
         yield from _item_rows(value, place)
@@ -215,11 +215,11 @@ def _block_rows(value: Json, place: str) -> Iterator[Json]:
         if _kind(part) not in ("text", *_BLOCKS, *_THOUGHTS):
             raise RecordError(f"{here} is neither text nor a call of a tool or its result; Q models read only text")
         if _kind(part) not in _THOUGHTS:
-            blocks.append(_validated(messages_blocks.Block, part, here))
+            blocks.append(_validated(anthropic_blocks.Block, part, here))
     said = {"role": value.get("role"), "content": blocks}
-    turn = _validated(messages_blocks.Turn, said, place)
+    turn = _validated(anthropic_blocks.Turn, said, place)
     try:
-        rows = messages_requests.chat_turns(None, [turn])
+        rows = anthropic_requests.chat_turns(None, [turn])
     except MalformedHistoryError as error:
         raise RecordError(str(error).replace("messages[0]", place)) from error
     kept = {name: value[name] for name in ("weight", "reasoning_content") if name in value}

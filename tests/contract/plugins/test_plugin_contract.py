@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 from qguide.cli import app
 from qguide.jobs.contracts import PluginKind, check_plugin
 from qguide.jobs.table import JOBS
-from qguide.training.algorithms.labelling import Target
+from qguide.training.algorithms.backups import Target
 from qguide.training.evaluation.methods import AGENTS
 from tests.support.documents import blocks_of
 from tests.support.echo import groups_in

@@ -9,7 +9,7 @@ from qguide.qnet.records import TreeRow
 from qguide.qnet.types import Message
 from qguide.server.episodes.records import tree_row as served_row
 from qguide.server.episodes.state import Offer, Outcome, Transcript
-from qguide.training.algorithms.labelling import label_tree
+from qguide.training.algorithms.backups import label_tree
 from qguide.training.algorithms.tree import Tree, merge_branch
 from qguide.training.data.records import tree_from_row
 from qguide.training.environment import Task

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from qguide.qnet.records import TreeRow
-from qguide.training.algorithms.labelling import (
+from qguide.training.algorithms.backups import (
     average_outcome,
     bellman_backup,
     branch_outcome,

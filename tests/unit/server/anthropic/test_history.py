@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from qguide.qnet.dialects.messages_answers import input_of
-from qguide.qnet.dialects.messages_requests import INVALID_JSON, SIGNATURE, chat_turns
+from qguide.qnet.dialects.anthropic_answers import input_of
+from qguide.qnet.dialects.anthropic_requests import INVALID_JSON, SIGNATURE, chat_turns
 from qguide.qnet.errors import MalformedHistoryError
 from qguide.server.anthropic.schemas import MessagesRequest
 

@@ -9,8 +9,8 @@ from jsonschema import Draft202012Validator
 
 from qguide.qnet.chat_messages import plain_message
 from qguide.qnet.decision.decision import Decision, StepUsage
-from qguide.qnet.dialects.messages_answers import completion_of as upstreams
-from qguide.qnet.dialects.messages_answers import events_of
+from qguide.qnet.dialects.anthropic_answers import completion_of as upstreams
+from qguide.qnet.dialects.anthropic_answers import events_of
 from qguide.qnet.errors import InvalidRequestError, MalformedHistoryError, UnsupportedParameterError
 from qguide.qnet.types import Candidate, Message, ToolCall
 from qguide.qnet.work import TokenUsage

@@ -8,7 +8,7 @@ import pytest
 
 from qguide.qnet.errors import EmptyTreeError
 from qguide.qnet.records import TreeRow
-from qguide.training.algorithms.labelling import BackedUpTarget, label_tree, labelled_paths
+from qguide.training.algorithms.backups import BackedUpTarget, label_tree, labelled_paths
 from qguide.training.algorithms.tree import Tree, branching_fraction, merge_branch
 from qguide.training.data.records import tree_from_row
 from qguide.training.trajectory import Step

@@ -7,7 +7,7 @@ import pytest
 
 from qguide.qnet.errors import ConfigError, EmptyTreeError
 from qguide.qnet.records import TreeRow
-from qguide.training.algorithms.labelling import gae_advantages, lambda_returns
+from qguide.training.algorithms.backups import gae_advantages, lambda_returns
 from qguide.training.algorithms.tree import Tree, merge_branch
 from qguide.training.data.records import tree_from_row
 from qguide.training.trajectory import Step

@@ -1,6 +1,6 @@
 """Pairs among candidates, and along the best path of a tree worked out by hand."""
 
-from qguide.training.algorithms.labelling import label_tree
+from qguide.training.algorithms.backups import label_tree
 from qguide.training.algorithms.preferences import Preference, best_path_pairs, value_pairs
 from qguide.training.algorithms.tree import Tree, merge_branch
 from qguide.training.trajectory import Step

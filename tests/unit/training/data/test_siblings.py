@@ -3,7 +3,7 @@
 import pytest
 
 from qguide.qnet.types import Message
-from qguide.training.algorithms.labelling import label_tree
+from qguide.training.algorithms.backups import label_tree
 from qguide.training.data.siblings import sibling_choices
 from tests.support.labels import labelled
 

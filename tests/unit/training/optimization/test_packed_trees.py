@@ -14,7 +14,7 @@ from qguide.qnet.errors import ConfigError, RecordError
 from qguide.qnet.models.qnet import QNet
 from qguide.qnet.models.qnet_config import QNetConfig
 from qguide.qnet.types import Message
-from qguide.training.algorithms.labelling import labelled_paths
+from qguide.training.algorithms.backups import labelled_paths
 from qguide.training.optimization.packed_trees import (
     PackedTree,
     QPlace,

@@ -7,7 +7,7 @@ import pytest
 
 from qguide.qnet.errors import ConfigError
 from qguide.qnet.types import Message
-from qguide.training.algorithms.labelling import Target
+from qguide.training.algorithms.backups import Target
 from qguide.training.data.augmentation import Augmentation, build_augmenter
 from qguide.training.data.runs import JsonlWriter, RunFolder
 from qguide.training.q_training.examples import Examples, read_examples, rename_tree

@@ -10,7 +10,7 @@ from pydantic import Field
 
 from qguide.qnet.body_limits import MOST_LEVELS, exceeds_max_depth
 from qguide.qnet.chat_messages import Shape, json_object, reply_text
-from qguide.qnet.dialects.messages_requests import INVALID_JSON, SIGNATURE, THINKING_BLOCKS, arguments_of
+from qguide.qnet.dialects.anthropic_requests import INVALID_JSON, SIGNATURE, THINKING_BLOCKS, arguments_of
 from qguide.qnet.dialects.shapes import (
     LENGTH,
     Count,

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
 from qguide.qnet.chat_messages import PART_END, json_object, text_of
-from qguide.qnet.dialects.messages_blocks import Block, Part, Turn, content_of, misplaced, part_of, parts_of, required
+from qguide.qnet.dialects.anthropic_blocks import Block, Part, Turn, content_of, misplaced, part_of, parts_of, required
 from qguide.qnet.dialects.shapes import (
     CHATS_ALONE,
     EFFORTLESS,

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from qguide.qnet.dialects.messages_requests import MAX_TOKENS
+from qguide.qnet.dialects.anthropic_requests import MAX_TOKENS
 from qguide.qnet.errors import InvalidRequestError
 from qguide.qnet.native_requests import NativeRequest
 from qguide.qnet.policies.upstream_dialects import MESSAGES as DIALECT
