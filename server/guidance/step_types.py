@@ -28,9 +28,7 @@ from qguide.server.settings.settings import Settings
 from qguide.server.settings.thresholds import ThresholdSettings
 
 _Draws = list[tuple[TokenUsage, Prices | None]]
-_AS_DECIDED: Final = (
-    *("chosen", "reason", "guided", "unguided_reason", "prior_by", "tau", "draws_saved", "perturbed"),
-)
+_AS_DECIDED: Final = ("chosen", "reason", "guided", "unguided_reason", "prior_by", "tau", "draws_saved", "perturbed")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -16,6 +16,7 @@ import sqlite3
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager
 from glob import escape
+from hashlib import sha256
 from itertools import groupby
 from operator import itemgetter
 from os.path import normpath
@@ -256,8 +257,14 @@ class RowStore(Generic[Row]):
         self._paths: list[Path] = []
         self._files: list[IO[bytes]] = []
         self._copies: IO[bytes] | None = None
+        self._read = sha256()
         self._open = ExitStack()
         finalize(self, self._open.close)
+
+    @property
+    def digest(self) -> bytes:
+        """A hash of all rows that were read, as they are written."""
+        return self._read.digest()
 
     def add(self, source: Path) -> Iterator[tuple[Place, Row]]:
         """Read a source, and tell the place of each row."""
@@ -270,6 +277,7 @@ class RowStore(Generic[Row]):
             self._files.append(file)
             for line_number, line in lines:
                 row = row_of(line, self._type, path=path, number=line_number)
+                self._read.update(line)
                 if copied:
                     file.write(line)
                 yield Place(number, start, len(line)), row

@@ -137,7 +137,7 @@ class QNetObjective(Objective[QNet]):
         self._read, held_back = read_examples(config, seed=config.seed)
         self._held_back = packing.trees(held_back), packing.groups(held_back)
 
-        self.rows, kept = PackedRows(), kept_lengths(config.output, self._read.places)
+        self.rows, kept = PackedRows(), kept_lengths(config.output, self._read.identity)
         self.epochs = plan_lengths(
             lambda rng: packing.add_epoch(self.rows, self._read, rng, kept),
             config.optimization,
@@ -169,7 +169,7 @@ class QNetObjective(Objective[QNet]):
         if self.config.models_world:
             self._logits = output_embeddings(self.config.trunk, self.model, device)
         if is_main_process():  # not before, as a job that fails until here leaves its folder free
-            keep_lengths(self.config.output, self.rows, self._read.places)
+            keep_lengths(self.config.output, self.rows, self._read.identity)
         self.rows.epochs.clear()  # a copy of what is needed from here on
 
     def size(self, micro_batch: Sequence[int]) -> int:

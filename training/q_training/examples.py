@@ -97,9 +97,9 @@ class Rows:
         return len(self.trees) + len(self.episodes)
 
     @property
-    def places(self) -> tuple[bytes, bytes]:
-        """Places of the trees and of the episodes in their files, by which a run knows them again."""
-        return self.trees.places, self.episodes.places
+    def identity(self) -> tuple[bytes, bytes]:
+        """Marks of the trees and of the episodes, by which a run knows them again."""
+        return self.trees.identity, self.episodes.identity
 
     @property
     def states(self) -> Iterable[tuple[str, History]]:

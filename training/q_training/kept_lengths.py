@@ -19,7 +19,7 @@ def keep_lengths(folder: Path, rows: PackedRows, sources: Sequence[bytes]) -> No
     """Write the lengths of all epochs, unless they are there.
 
     Args:
-        sources: places of the rows that the trees come from: their files, offsets and sizes, not what they say.
+        sources: marks of the rows that the trees come from: their places, and a hash of what they say.
     """
     path, partial = folder / LENGTHS, folder / f"{LENGTHS}.partial"
     if path.exists() and kept_lengths(folder, sources):

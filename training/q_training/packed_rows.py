@@ -51,9 +51,9 @@ class StoredItems(Sequence[Item], Generic[Item]):
         self._places.extend((place.file, place.start, place.length))
 
     @property
-    def places(self) -> bytes:
-        """The places of all rows."""
-        return self._places.tobytes()
+    def identity(self) -> bytes:
+        """The places of these rows, and a hash of all rows of their store."""
+        return self._places.tobytes() + self._store.digest
 
     def __len__(self) -> int:
         return len(self._places) // 3

@@ -69,10 +69,10 @@ def test_a_later_start_packs_no_tree_for_its_length(tmp_path: Path, monkeypatch:
     def start() -> tuple[PackedRows, Random]:
         rows, _ = read_examples(examples, seed=0)
         found, rng = PackedRows(), Random(5)
-        kept = kept_lengths(tmp_path, rows.places)
+        kept = kept_lengths(tmp_path, rows.identity)
         for _ in range(2):
             packing.add_epoch(found, rows, rng, kept)
-        keep_lengths(tmp_path, found, rows.places)
+        keep_lengths(tmp_path, found, rows.identity)
         return found, rng
 
     first, rng = start()
@@ -88,6 +88,12 @@ def test_a_later_start_packs_no_tree_for_its_length(tmp_path: Path, monkeypatch:
     with pytest.raises(RecordError, match="tree 0 had"):
         later[0]
     lines = (labels / "rows.jsonl").read_text().splitlines(keepends=True)
+    relabelled = lines[0].replace('"q":[1.0,0.0]', '"q":[0.9,0.0]')
+    assert relabelled != lines[0]
+    (labels / "rows.jsonl").write_text("".join([relabelled, *lines[1:]]))
+    packed.clear()
+    start()
+    assert packed["trees"] > 0, "rows of equal sizes say something else"
     (labels / "rows.jsonl").write_text("".join(lines[1:]))
     packed.clear()
     others, _ = start()
