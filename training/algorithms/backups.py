@@ -158,7 +158,7 @@ def outcomes_behind(tree: Tree, labels: Mapping[int, float], *, target: str) -> 
 
     Labels that teach may be both: `q` is then gamma to the steps left, between the worst and the best
     of its tree, so that a slow success counts less and every tree has a success. What judges is the
-    reward: the best that follows an action for `q`, the mean over its leaves for `td`, `gae` and
+    reward: what the best actions bring that follow an action for `q`, the mean over its leaves for `td`, `gae` and
     `progress`. Those of other targets, one's own among them, are outcomes as they are.
     """
     match target:

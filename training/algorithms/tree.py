@@ -173,7 +173,7 @@ def merge_branch(
             nodes[known - 1] = _observing(nodes[known - 1], step)
         if known is None:
             if episodes and shared and parent != at and not children[parent]:
-                nodes[parent - 1] = _continued(nodes[parent - 1])
+                nodes[parent - 1] = _ended(nodes[parent - 1], 0.0, 1)
             shared, known = False, len(nodes) + 1
             depth = tree.depth(at) + len(branch) + 1
             nodes.append(Node(known, parent, depth, step, source, mistake))
@@ -184,7 +184,14 @@ def merge_branch(
         branch.append(known)
         parent = known
     if branch and episodes and not children[parent]:
-        nodes[parent - 1] = _ended(nodes[parent - 1], steps[-1], episodes, known=shared)
+        # Cut short before its last answer: it counts only where nothing else is recorded.
+        whole, cut = not steps[-1].unobserved, shared and tree.node(parent).step.unobserved
+        if not shared or (whole and cut):
+            nodes[parent - 1] = _ended(nodes[parent - 1], steps[-1].reward, episodes)
+        elif whole or cut:
+            count = nodes[parent - 1].count + episodes
+            reward = _mean(nodes[parent - 1], steps[-1].reward, episodes)
+            nodes[parent - 1] = _ended(nodes[parent - 1], reward, count)
     merged = replace(tree, nodes=tuple(nodes), children=tuple(children))
     return merged, tuple(branch)
 
@@ -213,20 +220,15 @@ def _observing(node: Node, step: Step) -> Node:
     return replace(node, step=seen)
 
 
-def _continued(node: Node) -> Node:
-    """A leaf that is none any more."""
-    return replace(node, count=1, step=replace(node.step, reward=0.0))
+def _ended(node: Node, reward: float, episodes: int) -> Node:
+    return replace(node, count=episodes, step=replace(node.step, reward=reward))
 
 
-def _ended(node: Node, step: Step, episodes: int, *, known: bool) -> Node:
-    """A leaf in which so many more episodes ended, of which `step` is the last."""
-    if not known:
-        return replace(node, count=episodes)
-    count = node.count + episodes
-    if node.step.reward == step.reward:
-        return replace(node, count=count)
-    reward = (node.step.reward * node.count + step.reward * episodes) / count
-    return replace(node, count=count, step=replace(node.step, reward=reward))
+def _mean(node: Node, reward: float, episodes: int) -> float:
+    """Reward of a leaf after so many more episodes; exactly the one that all have."""
+    if node.step.reward == reward:
+        return reward
+    return (node.step.reward * node.count + reward * episodes) / (node.count + episodes)
 
 
 def mistakes_of(path: Sequence[Node]) -> tuple[int, ...]:
