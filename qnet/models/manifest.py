@@ -85,8 +85,7 @@ class Licence(BaseModel, frozen=True, extra="forbid"):
             by episode and of episodes, where those were held back.
         leads: the same correlation minus that of `votes`, of `greedy` and of both together
             (`prior`), where they are known.
-        missing_decisions: about how many more would show the gain, if it is real; None if there is none, or
-            if it is too near 0.
+        missing_decisions: about how many more would show the gain, if it is real.
         judged_by: the decisions, where `qguide licence` or `qguide choose` judged it.
     """
 
