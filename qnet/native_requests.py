@@ -5,12 +5,8 @@ as it was: what chat completions have no words for, such as signed thoughts, is 
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Any, Final, Literal
-
-DialectName = Literal["chat", "messages", "responses", "gemini"]
-BETAS: Final = "anthropic-beta"
-"""Header of the betas of Anthropic's API that a request asks for."""
+from dataclasses import dataclass, field
+from typing import Any
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,18 +15,18 @@ class NativeRequest:
 
     Attributes:
         history: the messages that the body was read as; for any other history it does not stand.
-        betas: of Anthropic's API that the caller asks for.
+        headers: of the caller's that go with the body.
     """
 
-    dialect: DialectName
+    dialect: str
     body: Mapping[str, Any]
     history: tuple[object, ...]
-    betas: tuple[str, ...] = ()
+    headers: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
 class NativeAnswer:
     """An upstream's answer as it came."""
 
-    dialect: DialectName
+    dialect: str
     body: Mapping[str, Any]

@@ -15,14 +15,9 @@ from pydantic import BaseModel
 from starlette.routing import BaseRoute, WebSocketRoute
 
 from qguide.qnet.decision.perturbation import Paraphraser
-from qguide.server.anthropic.answers import MessageEvent
-from qguide.server.anthropic.schemas import AnthropicErrorBody
-from qguide.server.chat.answers import ChatChunk
-from qguide.server.chat.schemas import OpenAIErrorBody
 from qguide.server.episodes.archive import EpisodeArchive
 from qguide.server.episodes.service import Episodes, build_recorder, build_store, outlasting
 from qguide.server.episodes.state import EpisodeLimits
-from qguide.server.gemini.schemas import GeminiErrorBody
 from qguide.server.http.admission import AdmissionMiddleware, Limiter, RateLimits, TrustedHosts, declare_keys
 from qguide.server.http.bodies import BodyReader
 from qguide.server.http.error_table import STATUSES, install_error_handlers
@@ -38,7 +33,6 @@ from qguide.server.q_models.build import build_models
 from qguide.server.q_models.registry import Models
 from qguide.server.q_models.served import MeteredPolicy
 from qguide.server.redis.client import SharedRows
-from qguide.server.responses.answers import ResponseEvent
 from qguide.server.responses.socket import ResponsesSockets
 from qguide.server.responses.stored import build_stored
 from qguide.server.routes import (
@@ -57,17 +51,13 @@ from qguide.server.routes import (
 from qguide.server.routes import learning as learning_route
 from qguide.server.routes import models as models_route
 from qguide.server.routes.dependencies import DirectRoute
-from qguide.server.routes.ollama import OllamaErrorBody
 from qguide.server.routes.pages import Games
 from qguide.server.settings.settings import Settings
 from qguide.server.upstreams.health import UpstreamWatch
 from qguide.server.upstreams.vllm_process import VllmProcess
 
 _PARAPHRASES_TTL_S: Final = 7 * 24 * 3600.0
-_DIALECTS: Final = (act, rerank, chat, responses, anthropic, gemini, ollama)
-_ERRORS: Final = (ErrorBody, OpenAIErrorBody, AnthropicErrorBody, GeminiErrorBody, OllamaErrorBody)
-_STREAMED: Final[tuple[type[BaseModel], ...]] = (ChatChunk, ResponseEvent, MessageEvent)
-"""Data of the events of each streaming route."""
+_DIALECTS: Final = tuple(module.DIALECT for module in (chat, responses, anthropic, gemini, ollama))
 
 
 def create_app(
@@ -102,7 +92,7 @@ def create_app(
     app.state.games = games
     app.state.keys = KeyFile(settings.keys_file) if settings.keys_file else None
     _surround(app, settings)
-    install_error_handlers(app)
+    install_error_handlers(app, _DIALECTS)
     app.state.routes, included = _routes(
         admin=settings.admin,
         learns=settings.learn,
@@ -126,7 +116,7 @@ def _routes(
 
     Made once a process: FastAPI prepares them at the first request, which is ten times as long as another.
     """
-    routers = [one.router for one in (*_DIALECTS, episodes, models_route, health)] + [pages.docs]
+    routers = [one.router for one in (act, rerank, *_DIALECTS, episodes, models_route, health)] + [pages.docs]
     routers += [models_route.orders, episodes.recorded] if admin else []
     routers += [learning_route.router] if learns else []
     routers += [pages.playground] if plays else []
@@ -153,9 +143,9 @@ class _Application(FastAPI):
         """The OpenAPI document; FastAPI itself collects no model that is only named."""
         if self.openapi_schema is None:
             components = super().openapi()["components"]
-            schemas = components["schemas"] | _schemas_of(_ERRORS)
+            schemas = components["schemas"] | _schemas_of((ErrorBody, *(one.error_body for one in _DIALECTS)))
             schemas = dict(sorted(schemas.items()))
-            components["schemas"] = schemas | _schemas_of(_STREAMED) | schemas
+            components["schemas"] = schemas | _schemas_of(one.event for one in _DIALECTS if one.event) | schemas
             declare_keys(super().openapi(), required=self.state.keys is not None)
         return super().openapi()
 
@@ -248,6 +238,7 @@ def _surround(app: FastAPI, settings: Settings) -> None:
             allow_headers=["*"],
             expose_headers=[*RATE_LIMIT_HEADERS, "Retry-After", *ID_HEADERS, "X-QGuide-Replica"],
         )
-    app.add_middleware(Addresses)  # before admission, which decides by the path
+    unversioned = [path for one in _DIALECTS for path in one.unversioned]
+    app.add_middleware(Addresses, unversioned=unversioned)  # before admission, which decides by the path
     app.add_middleware(TrustedHosts, settings=settings)
     app.add_middleware(Observe)

@@ -34,7 +34,7 @@ Scorer = Annotated[
 Upstream = Annotated[
     str | None,
     typer.Option(
-        help="A chat model as the policy: openai:MODEL, anthropic:MODEL, gemini:MODEL or URL#MODEL; see "
+        help="A chat model as the policy: PROVIDER:MODEL (openai:gpt-4.1-mini) or URL#MODEL; see "
         "QGUIDE_UPSTREAMS. --scorer judge:MODEL has it judge its own candidates."
     ),
 ]

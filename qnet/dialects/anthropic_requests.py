@@ -25,7 +25,6 @@ from qguide.qnet.dialects.shapes import (
     turns_of,
 )
 from qguide.qnet.errors import InvalidRequestError
-from qguide.qnet.native_requests import DialectName
 from qguide.qnet.turns import paced
 
 INVALID_JSON: Final = "INVALID_JSON"
@@ -146,6 +145,7 @@ _WITHOUT_EFFECT: Final = frozenset(
 )
 _OWN: Final = ("model", "messages", "temperature", "max_tokens")
 _CACHED: Final = "cache_control"
+_MOST_BREAKPOINTS: Final = 4
 _OPENING: Final[Json] = {"role": "user", "content": [{"type": "text", "text": "(no message yet)"}]}
 """Put first where nobody or the assistant has spoken first: this dialect begins with the user."""
 _TOOL_CHOICES: Final = {"auto": "auto", "required": "any", "none": "none"}
@@ -165,6 +165,26 @@ def request_of(chat: Json, native: Mapping[str, Any] | None = None) -> Json:
         body = {**native}
     own = {"model": chat["model"], "max_tokens": longest or body.get("max_tokens") or MAX_TOKENS}
     return {**body, **own, **{name: chat[name] for name in ("temperature",) if name in chat}}
+
+
+def marked(body: Json) -> Json:
+    """The request with a cache breakpoint at its end, if it may have one more.
+
+    A `cache_control` of the whole request is such a breakpoint already.
+    """
+    turns, system = body["messages"], body.get("system")
+    contents = [turn["content"] for turn in turns] + [system, body.get("tools")]
+    blocks = [block for content in contents if isinstance(content, list) for block in content]
+    breakpoints = sum(_CACHED in block for block in blocks)
+    content = turns[-1]["content"]
+    ends = [{"type": "text", "text": content}] if isinstance(content, str) else list(content)
+    bare = ("text", *THINKING)  # thoughts and empty texts cannot have one
+    if _CACHED in body or breakpoints >= _MOST_BREAKPOINTS or not ends:
+        return body
+    if ends[-1].get("type") in bare and not ends[-1].get("text"):
+        return body
+    ends[-1] = {_CACHED: {"type": "ephemeral"}, **ends[-1]}
+    return {**body, "messages": [*turns[:-1], {**turns[-1], "content": ends}]}
 
 
 def _prompt(rows: Sequence[Mapping[str, Any]]) -> Json:
@@ -248,7 +268,7 @@ def written_input(function: Mapping[str, Any]) -> Json:
     return {INVALID_JSON: function["arguments"]} if given is None else given
 
 
-def function_of(given: Mapping[str, Any], dialect: DialectName = "messages") -> Mapping[str, Any]:
+def function_of(given: Mapping[str, Any], dialect: str = "messages") -> Mapping[str, Any]:
     """The function of a chat's tool, call or `tool_choice`."""
     if (kind := given.get("type", "function")) != "function":
         raise InvalidRequestError(

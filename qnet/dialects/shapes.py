@@ -11,7 +11,6 @@ from pydantic import BaseModel, BeforeValidator, Field, ValidationError
 from qguide.qnet.body_limits import exceeds_max_depth
 from qguide.qnet.chat_messages import PART_END
 from qguide.qnet.errors import MalformedHistoryError, UnsupportedParameterError
-from qguide.qnet.native_requests import DialectName
 from qguide.qnet.types import INSTRUCTING
 
 Json = dict[str, Any]
@@ -107,7 +106,7 @@ def turns_of(
 
 
 def passed_on(
-    parameters: Mapping[str, object], dialect: DialectName, *, without_effect: frozenset[str], unknown: frozenset[str]
+    parameters: Mapping[str, object], dialect: str, *, without_effect: frozenset[str], unknown: frozenset[str]
 ) -> dict[str, Any]:
     """A chat's parameters without those that have no effect here; `unknown` ones would change the answer: refused."""
     given = {k: v for k, v in parameters.items() if v is not None and k not in without_effect}

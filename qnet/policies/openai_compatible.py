@@ -29,7 +29,7 @@ from qguide.qnet.policies.answer_parsing import events_in, is_stream, parse, rea
 from qguide.qnet.policies.answers import Completion, Refusal, object_in
 from qguide.qnet.policies.circuits import CircuitOpenError, NSupport, UpstreamCall, UpstreamCircuits, refusal
 from qguide.qnet.policies.failures import FORBIDDEN, failure_of, refused_parameters, stream_failure, without_refused
-from qguide.qnet.policies.upstream_dialects import CHAT, Dialect, build_dialect
+from qguide.qnet.policies.upstream_dialects import CHAT, Beside, Dialect, build_dialect
 from qguide.qnet.policies.upstream_http import UnreachableError, UpstreamHttp, replica_of
 from qguide.qnet.policies.upstream_settings import UpstreamLimits, UpstreamSettings
 from qguide.qnet.types import Candidate, History, Sampling
@@ -84,7 +84,7 @@ class OpenAICompatiblePolicy:
         self._refused: set[frozenset[str]] = set()
         self._limits = limits = limits or UpstreamLimits()
         self._circuits = UpstreamCircuits(failures=limits.breaker_failures, open_s=limits.breaker_open_s, clock=clock)
-        self._http = UpstreamHttp(name, url, dialect.headers(api_key), limits=limits, transport=transport)
+        self._http = UpstreamHttp(name, url, dialect.headers_with(api_key), limits=limits, transport=transport)
 
     @classmethod
     def of(
@@ -120,29 +120,29 @@ class OpenAICompatiblePolicy:
 
     async def count_prompt(self, history: History, sampling: Sampling) -> int | None:
         """Number of a prompt's tokens as the upstream counts; None if it has no route for that."""
-        told = await self._ask_beside(self._dialect.counting, history, sampling)
-        counted = None if told is None else told.get("input_tokens", told.get("totalTokens"))
-        if told is not None and (not isinstance(counted, int) or counted < 0):
+        if (route := self._dialect.counting) is None:
+            return None
+        if (told := await self._ask_beside(route, history, sampling)) is None:
+            return None
+        counted = told.get(route.answer)
+        if not isinstance(counted, int) or counted < 0:
             raise UpstreamError(f"upstream {self.name} did not answer with a number of tokens")
         return counted
 
     async def compact(self, history: History, sampling: Sampling) -> Json | None:
         """A compaction as the upstream makes it; None if it has no route for that."""
-        told = await self._ask_beside(self._dialect.compacting, history, sampling)
-        if told is not None and not isinstance(told.get("output"), list):
+        if (route := self._dialect.compacting) is None:
+            return None
+        told = await self._ask_beside(route, history, sampling)
+        if told is not None and not isinstance(told.get(route.answer), list):
             raise UpstreamError(f"upstream {self.name} did not answer with a compaction")
         return told
 
-    async def _ask_beside(
-        self, route: tuple[str, frozenset[str]] | None, history: History, sampling: Sampling
-    ) -> Json | None:
+    async def _ask_beside(self, route: Beside, history: History, sampling: Sampling) -> Json | None:
         """The answer of a route that draws nothing; None if the upstream does not have it."""
-        if route is None:
-            return None
-        path, fields = route
         body = self._dialect.request_body(self.model, history, n=1, sampling=sampling)
         headers = self._dialect.request_headers(history, sampling)
-        path, body = self._dialect.placed(path, {n: v for n, v in body.items() if n in fields})
+        path, body = self._dialect.placed(route.path, {n: v for n, v in body.items() if n in route.fields})
         return await self.ask(path, body, headers)
 
     async def ask(self, path: str, body: Json, headers: dict[str, str]) -> Json | None:

@@ -6,8 +6,7 @@ from typing import Annotated, Final, Literal
 
 from pydantic import AfterValidator, BaseModel, Field, HttpUrl, SecretStr
 
-from qguide.qnet.native_requests import DialectName
-from qguide.qnet.policies.upstream_dialects import MaxTokensName
+from qguide.qnet.policies.upstream_dialects import DIALECTS, DialectName, MaxTokensName
 from qguide.qnet.work import Prices
 
 UpstreamName = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._/-]{0,63}$")]
@@ -64,12 +63,8 @@ class UpstreamSettings(BaseModel, frozen=True, extra="forbid"):
     """One model of an OpenAI-compatible server.
 
     Attributes:
-        url: base URL as for an OpenAI client; the dialect's path (/chat/completions, /responses,
-            /messages, /models/MODEL:generateContent) is appended to it.
+        url: base URL as for an OpenAI client; the dialect's path (/chat/completions of `chat`) is appended to it.
         model: the model's name at the upstream.
-        dialect: `chat` asks by chat completions, which most servers know; `responses` by OpenAI's
-            Responses API; `messages` by Anthropic's Messages API; `gemini` by Gemini's
-            generateContent. Responses and messages send one request per candidate.
         n: `one_request` draws all candidates with one request (`n`); `parallel` sends one request per candidate.
         max_tokens_name: the parameter for the longest completion; OpenAI's reasoning models take
             `max_completion_tokens`.
@@ -82,7 +77,13 @@ class UpstreamSettings(BaseModel, frozen=True, extra="forbid"):
 
     url: HttpUrl
     model: str = Field(min_length=1)
-    dialect: DialectName = "chat"
+    dialect: DialectName = Field(
+        default="chat",
+        description="; ".join(
+            f"`{one.name}` asks by {one.api}" + (", once per candidate" if not one.takes_n else "")
+            for one in DIALECTS.values()
+        ),
+    )
     n: Literal["one_request", "parallel"] = "one_request"
     max_tokens_name: MaxTokensName = "max_tokens"
     caches: bool = False

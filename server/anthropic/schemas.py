@@ -2,11 +2,10 @@
 
 from typing import Any, Literal
 
-from pydantic import BaseModel, Field
+from pydantic import Field
 
 from qguide.qnet.dialects import anthropic_blocks
 from qguide.server.chat.schemas import GuidanceOptions, WholeRequest
-from qguide.server.own_bodies.answers import StoppedField
 from qguide.server.own_bodies.schemas import NOT_EMPTY, Integer, ListOf, Positive, Seed, StepOptions, Temperature, Whole
 
 
@@ -139,26 +138,3 @@ class CountTokensRequest(Prompt):
     """A prompt whose tokens are counted; options other than `q_model` are ignored."""
 
     qguide: StepOptions = StepOptions()
-
-
-class ErrorDetails(BaseModel):
-    """Details of an error, for programs."""
-
-    error_code: str = Field(description="QGuide's code of the error")
-    qguide: StoppedField = None
-
-
-class AnthropicErrorDetail(BaseModel):
-    """Anthropic's error object."""
-
-    type: str
-    message: str
-    details: ErrorDetails
-
-
-class AnthropicErrorBody(BaseModel):
-    """Error response of this route."""
-
-    type: Literal["error"]
-    error: AnthropicErrorDetail
-    request_id: str

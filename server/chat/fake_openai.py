@@ -55,9 +55,8 @@ class FakeUpstream:
     # bodies of the requests so far, oldest first, but for how they are to be sent
     asked: list[Json] = field(default_factory=list)
     streamed: int = 0  # number of requests that asked for a stream
-    keys: list[str | None] = field(default_factory=list)  # Authorization, x-api-key or x-goog-api-key
+    keys: list[str | None] = field(default_factory=list)  # Authorization
     sessions: list[str | None] = field(default_factory=list)
-    betas: list[str | None] = field(default_factory=list)
     traces: list[str | None] = field(default_factory=list)
     in_flight: int = 0
     most_in_flight: int = 0
@@ -94,11 +93,9 @@ class FakeUpstream:
         delay_s = self.delay_s if len(self.asked) >= len(self.delays_s) else self.delays_s[len(self.asked)]
         self.asked.append(without_stream(given))
         self.streamed += bool(given.get("stream"))
-        headers = request.headers
-        self.keys.append(headers.get("authorization") or headers.get("x-api-key") or headers.get("x-goog-api-key"))
+        self.keys.append(request.headers.get("authorization"))
         self.sessions.append(request.headers.get("x-session-id"))
         self.traces.append(request.headers.get("traceparent"))
-        self.betas.append(request.headers.get("anthropic-beta"))
         self.in_flight += 1
         self.most_in_flight = max(self.most_in_flight, self.in_flight)
         try:

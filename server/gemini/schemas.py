@@ -2,7 +2,7 @@
 
 from typing import Any, Literal
 
-from pydantic import BaseModel, Field
+from pydantic import Field
 from pydantic.alias_generators import to_camel
 
 from qguide.server.chat.schemas import GuidanceOptions, WholeRequest
@@ -151,27 +151,3 @@ class CountContentRequest(CountedRequest):
 
     generate_content_request: CountedRequest | None = None
     qguide: StepOptions = StepOptions()
-
-
-class GeminiErrorReason(BaseModel):
-    """Our code of an error, where Google's clients look for a reason."""
-
-    type_: str = Field(alias="@type")
-    reason: str
-    domain: Literal["qguide"]
-    metadata: dict[str, str]
-
-
-class GeminiErrorDetail(BaseModel):
-    """Google's error object."""
-
-    code: int
-    message: str
-    status: str
-    details: list[GeminiErrorReason]
-
-
-class GeminiErrorBody(BaseModel):
-    """Error response of these routes."""
-
-    error: GeminiErrorDetail

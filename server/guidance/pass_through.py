@@ -10,14 +10,15 @@ from typing import Any, Final
 from pydantic import BaseModel
 
 from qguide.qnet.dialects.responses_requests import COMPACTIONS, compacted_turn
-from qguide.qnet.native_requests import DialectName, NativeRequest
+from qguide.qnet.native_requests import NativeRequest
+from qguide.qnet.policies.upstream_dialects import DIALECTS, DialectName
 from qguide.server.guidance.step_types import GuidedStepRequest, GuidedStepResult
 from qguide.server.settings.allowed_parameters import native_fields
 from qguide.server.settings.settings import Settings
 
 _OWN: Final = {"qguide", "stream", "stream_options"}  # fields that are for this server
-_READ: Final = ("messages", "system", "input", "contents", "systemInstruction")
-"""Fields in which an address would be fetched."""
+_READ: Final = {name: None for dialect in DIALECTS.values() for name in dialect.prompt}
+"""Fields in which an address would be fetched, of every dialect: the operator may let others pass."""
 
 
 def as_it_came(

@@ -27,6 +27,7 @@ from limits.aio.strategies import FixedWindowRateLimiter, RateLimiter
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from qguide.qnet.policies.upstream_dialects import DIALECTS
 from qguide.qnet.work import Tenant, working_for
 from qguide.server.http.errors import (
     ForbiddenError,
@@ -46,9 +47,8 @@ ANY_HOST: Final = "*"
 _ROUNDING_S: Final = 0.5
 Answer = TypeVar("Answer")
 _log = structlog.get_logger(__name__)
-GOOGLES_KEY: Final = "x-goog-api-key"
-KEY_HEADERS: Final = ("x-api-key", GOOGLES_KEY, "api-key")
-"""Headers that may hold a key beside `Authorization`: of Anthropic's, Gemini's, Azure's clients."""
+KEY_HEADERS: Final = (*(one.key_header for one in DIALECTS.values() if one.key_header), "api-key")
+"""Headers that may hold a key beside `Authorization`; the last is that of Azure's clients."""
 HEALTH: Final = frozenset({"/health", "/healthz", "/readyz"})
 METRICS: Final = frozenset({"/metrics"})
 DOCS: Final = frozenset(

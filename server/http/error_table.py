@@ -14,7 +14,8 @@ from starlette.exceptions import HTTPException
 from qguide.qnet import errors
 from qguide.qnet.errors import JudgeBudgetError, JudgeBusyError, QGuideError
 from qguide.server.http import errors as own
-from qguide.server.http.error_bodies import OVERLOADED, Failure, speaks_anthropic, told
+from qguide.server.http.dialect_routes import DialectRoutes
+from qguide.server.http.error_bodies import Failure, openai_error, own_error
 from qguide.server.http.errors import OverLimitError
 from qguide.server.settings.settings import Settings
 
@@ -72,8 +73,9 @@ _SHOWN_PATH = 100
 _log = structlog.get_logger(__name__)
 
 
-def install_error_handlers(app: FastAPI) -> None:
-    """Answer every error in one format, without internals."""
+def install_error_handlers(app: FastAPI, dialects: Sequence[DialectRoutes]) -> None:
+    """Answer every error in the format of its path's dialect, or else in ours, without internals."""
+    app.state.dialects = dialects
     app.add_exception_handler(QGuideError, _known)
     app.add_exception_handler(RequestValidationError, _malformed)
     app.add_exception_handler(HTTPException, _http)
@@ -82,14 +84,17 @@ def install_error_handlers(app: FastAPI) -> None:
 def _response(
     request: Request, failure: Failure, *, retry_after_s: float | None = None, headers: Mapping[str, str] | None = None
 ) -> JSONResponse:
-    """The response of every error; 429, 503 and 529 carry Retry-After, 401 WWW-Authenticate."""
+    """The response of every error; 429 and 503 (529 to some clients) carry Retry-After, 401 WWW-Authenticate."""
     message = failure.message.encode(errors="replace").decode()  # it may quote a lone surrogate
     failure = replace(failure, message=message, request_id=getattr(request.state, "request_id", ""))
-    path = request.url.path
+    found, path = _dialect_of(request), request.url.path
     unrouted = failure.code == HTTP_CODES[404] and path.startswith(_API)  # OpenAI's, as far as known
-    status, body = told(failure, request.method, path, unrouted=unrouted)
+    of_openai = unrouted or (request.method == "GET" and path.startswith("/v1/models/"))
+    tell = found.error_of if found else openai_error if of_openai else own_error
+    others = failure.status == 422 and tell is not own_error
+    status, body = tell(replace(failure, status=400) if others else failure)
     headers = dict(headers or {})
-    if status in (429, 503, OVERLOADED) and retry_after_s != inf:
+    if failure.status in (429, 503) and retry_after_s != inf:
         # Clients would retry 0 in a tight loop.
         headers["Retry-After"] = str(max(RETRY_AFTER_S, ceil(retry_after_s or 0)))
     if status == 401:
@@ -97,9 +102,15 @@ def _response(
     return JSONResponse(body, status_code=status, headers=headers)
 
 
+def _dialect_of(request: Request) -> DialectRoutes | None:
+    dialects: Sequence[DialectRoutes] = request.app.state.dialects
+    return next((one for one in dialects if one.paths.fullmatch(request.url.path)), None)
+
+
 def error_event(request: Request, response: JSONResponse) -> bytes:
     """An error as the last event of a stream that has begun."""
-    name = b"event: error\n" if speaks_anthropic(request.url.path) else b""
+    found = _dialect_of(request)
+    name = f"event: {found.error_event}\n".encode() if found and found.error_event else b""
     return name + b"data: " + bytes(response.body) + b"\n\n"
 
 

@@ -14,7 +14,7 @@ import asyncio
 import re
 import uuid
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from math import isfinite, nan
 from time import perf_counter
@@ -47,13 +47,9 @@ _CUT_OFF: Final = (
 )
 
 _SANE_ID = re.compile(r"[A-Za-z0-9._-]{1,64}")
-_FOREIGN: Final = re.compile(
-    r"(?:/openai(?:/v1|/deployments/(?P<deployment>[^?]+?))?|/v1(?=/v1/))?(?:/v1)?"
-    r"(?P<path>/(?:chat/completions|completions|responses|conversations|messages|models)(?:/.*)?)",
-    re.DOTALL,
-)
+_BASES: Final = r"(?:/openai(?:/v1|/deployments/(?P<deployment>[^?]+?))?|/v1(?=/v1/))?(?:/v1)?"
 """`/openai/deployments/NAME/…` and `/openai/v1/…` of Azure, `/v1/v1/…` of Anthropic's clients whose base URL ends in
-`/v1`, and `/chat/completions` of OpenAI's whose base URL does not."""
+`/v1`, and none of OpenAI's whose base URL does not."""
 _EPISODES: Final = "/episodes/"
 _SESSION_HEADER: Final = SESSION_HEADER.lower().encode()
 _OUTCOMES: Final = "a number from 0 to 1, true or false, or post another reward to /v1/episodes/ID/outcome"
@@ -247,7 +243,15 @@ def _route_of(request: Request) -> str:
 
 
 class Addresses(HttpMiddleware):
-    """Serves a request by the path that it means, and reads its episode, outcome and earnings into its state."""
+    """Serves a request by the path that it means, and reads its episode, outcome and earnings into its state.
+
+    Args:
+        unversioned: paths below /v1 that are served without it, and below the bases of other services.
+    """
+
+    def __init__(self, app: ASGIApp, *, unversioned: Sequence[str]) -> None:
+        super().__init__(app)
+        self._foreign = re.compile(rf"{_BASES}(?P<path>/(?:{'|'.join(unversioned)}|models)(?:/.*)?)", re.DOTALL)
 
     async def _serve(self, scope: Scope, receive: Receive, send: Send) -> None:
         read = {
@@ -257,7 +261,7 @@ class Addresses(HttpMiddleware):
             "earned": _number_in(scope, EARNED_HEADER, isfinite, _EARNINGS),
         }
         scope.setdefault("state", {}).update({name: value for name, value in read.items() if value is not None})
-        found = _FOREIGN.fullmatch(scope["path"])
+        found = self._foreign.fullmatch(scope["path"])
         if found and not scope["path"].startswith(f"/v1{found['path']}"):
             scope["path"] = f"/v1{found['path']}"
             if found["deployment"]:  # the model of a request whose body names none

@@ -16,9 +16,9 @@ from qguide.qnet.device.scoring_worker import DEFAULT_MAX_BATCH_TOKENS, ReadAhea
 from qguide.qnet.errors import RoutingError
 from qguide.qnet.features.domain import AnyDomain
 from qguide.qnet.models.manifest import Manifest
-from qguide.qnet.native_requests import DialectName
 from qguide.qnet.policies.openai_compatible import OpenAICompatiblePolicy
 from qguide.qnet.policies.pool import PolicyPool
+from qguide.qnet.policies.upstream_dialects import DialectName
 from qguide.qnet.scoring.rules import RuleName, compares_draws, rules_before
 from qguide.qnet.types import Candidate, History, Policy, Sampling, ScoreRequest, ScoreResult, TaskMarker, spent_on
 from qguide.qnet.work import TokenUsage, collect_usage, in_session, total_of

@@ -11,7 +11,8 @@ from fastapi.responses import JSONResponse, Response
 from qguide.qnet.dialects.anthropic_answers import events_of
 from qguide.qnet.dialects.shapes import Json
 from qguide.server.anthropic.answers import AnthropicMessage, MessageEvent
-from qguide.server.anthropic.schemas import AnthropicErrorBody, CountTokensRequest, MessagesRequest, Prompt
+from qguide.server.anthropic.errors import OVERLOADED, AnthropicErrorBody, error_of
+from qguide.server.anthropic.schemas import CountTokensRequest, MessagesRequest, Prompt
 from qguide.server.anthropic.tool_definitions import require_known_tools
 from qguide.server.anthropic.translation import CALLED_HERE, answer_of, chat_prompt, read_message
 from qguide.server.chat.schemas import GuidanceOptions, options_of
@@ -20,7 +21,7 @@ from qguide.server.chat.translation import Translated, completion_of, read_reque
 from qguide.server.guidance.pass_through import as_it_came, native_answer
 from qguide.server.guidance.step_types import GuidedStepRequest
 from qguide.server.http.bodies import BodyRoute, translate_body
-from qguide.server.http.error_bodies import OVERLOADED
+from qguide.server.http.dialect_routes import DialectRoutes
 from qguide.server.http.error_table import STATUSES
 from qguide.server.http.event_stream import EventWriter, answer_or_events, answered, described_errors, named_event
 from qguide.server.q_models.served import ServedPolicy
@@ -28,10 +29,20 @@ from qguide.server.routes.dependencies import StepperDep
 from qguide.server.settings.settings import Settings
 
 router = APIRouter(prefix="/v1/messages", tags=["anthropic"], route_class=BodyRoute)
+DIALECT: Final = DialectRoutes(
+    router,
+    re.compile("/v1/messages(/count_tokens)?"),
+    error_of,
+    AnthropicErrorBody,
+    event=MessageEvent,
+    error_event="error",
+    unversioned=("messages",),
+)
 
 _ERRORS: Final = described_errors(AnthropicErrorBody, (*STATUSES, OVERLOADED))
 _BETA: Final = re.compile(r"(?!oauth-)[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 """A beta that an upstream is asked for; that of a login goes with a token, and ours is a key."""
+_BETAS: Final = "anthropic-beta"
 _MOST_BETAS: Final = 32
 _RESPONSES: Final[dict[int | str, dict[str, Any]]] = {
     200: answer_or_events(
@@ -84,11 +95,11 @@ def _read(
 def _as_it_came(step: GuidedStepRequest, body: Prompt, settings: Settings, betas: tuple[str, ...]) -> GuidedStepRequest:
     step = as_it_came(step, body, "messages", settings, without=frozenset({"seed"}))
     if native := step.sampling.native:
-        native = replace(native, betas=betas)
+        native = replace(native, headers={_BETAS: ",".join(betas)} if betas else {})
         step = replace(step, sampling=replace(step.sampling, native=native))
     return step
 
 
 def _betas(request: Request) -> tuple[str, ...]:
-    asked_for = map(str.strip, request.headers.get("anthropic-beta", "").split(","))
+    asked_for = map(str.strip, request.headers.get(_BETAS, "").split(","))
     return tuple(filter(_BETA.fullmatch, asked_for))[:_MOST_BETAS]

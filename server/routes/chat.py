@@ -1,8 +1,9 @@
 """POST /v1/chat/completions and /v1/completions, OpenAI's, answered with the best candidates."""
 
+import re
 from dataclasses import replace
 from functools import partial
-from typing import Any
+from typing import Any, Final
 
 from fastapi import APIRouter, Request
 from fastapi.responses import JSONResponse, Response
@@ -30,6 +31,8 @@ from qguide.server.episodes.service import OUTCOME_HEADER
 from qguide.server.guidance.guided_step import GuidedStepService
 from qguide.server.guidance.step_types import GuidedStepRequest
 from qguide.server.http.bodies import BodyRoute, translate_body
+from qguide.server.http.dialect_routes import DialectRoutes
+from qguide.server.http.error_bodies import openai_error
 from qguide.server.http.error_table import STATUSES
 from qguide.server.http.event_stream import DONE, EventWriter, answer_or_events, answered, described_errors
 from qguide.server.q_models.served import ServedPolicy
@@ -37,6 +40,14 @@ from qguide.server.routes.dependencies import StepperDep
 from qguide.server.settings.settings import Settings
 
 router = APIRouter(prefix="/v1", tags=["openai"], route_class=BodyRoute)
+DIALECT: Final = DialectRoutes(
+    router,
+    re.compile("/v1/(chat/)?completions"),
+    openai_error,
+    OpenAIErrorBody,
+    event=ChatChunk,
+    unversioned=("chat/completions", "completions"),
+)
 
 
 def _responses(answer: type[BaseModel], part: type[BaseModel], parts: str) -> dict[int | str, dict[str, Any]]:

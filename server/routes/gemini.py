@@ -1,5 +1,6 @@
 """POST /v1beta/models/MODEL:generateContent: Gemini's API, answered with the best candidate."""
 
+import re
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from functools import partial
@@ -14,12 +15,14 @@ from qguide.server.chat.schemas import GuidanceOptions, options_of
 from qguide.server.chat.token_count import count_tokens
 from qguide.server.chat.translation import Translated, completion_of, read_request
 from qguide.server.gemini.answers import CountedContent, GeminiModel, GeminiModels, GeneratedContent
-from qguide.server.gemini.schemas import CountContentRequest, GeminiErrorBody, GeminiPrompt, GenerateContentRequest
+from qguide.server.gemini.errors import GeminiErrorBody, error_of
+from qguide.server.gemini.schemas import CountContentRequest, GeminiPrompt, GenerateContentRequest
 from qguide.server.gemini.translation import CALLED_HERE, answer_of, chat_prompt, known_config, read_content
 from qguide.server.guidance.guided_step import GuidedStepService
 from qguide.server.guidance.pass_through import as_it_came, native_answer
 from qguide.server.guidance.step_types import GuidedStepRequest
 from qguide.server.http.bodies import BodyRoute, translate_body
+from qguide.server.http.dialect_routes import DialectRoutes
 from qguide.server.http.error_table import STATUSES
 from qguide.server.http.event_stream import EventStream, EventWriter, answer_or_events, described_errors
 from qguide.server.q_models.served import ServedPolicy
@@ -27,6 +30,9 @@ from qguide.server.routes.dependencies import ModelsDep, StepperDep
 from qguide.server.settings.settings import Settings
 
 router = APIRouter(tags=["gemini"], route_class=BodyRoute)
+_METHODS: Final = ("generateContent", "streamGenerateContent", "countTokens")
+_PATHS: Final = re.compile(rf"/v1beta/.*|/v1/models/.*:({'|'.join(_METHODS)})", re.DOTALL)
+DIALECT: Final = DialectRoutes(router, _PATHS, error_of, GeminiErrorBody)
 
 _MODEL: Final = "/v1beta/models/{model}"
 _STABLE: Final = "/v1/models/{model}"
@@ -44,7 +50,6 @@ _STREAMED: Final[dict[int | str, dict[str, Any]]] = {
     ),
     **_ERRORS,
 }
-_METHODS: Final = ("generateContent", "streamGenerateContent", "countTokens")
 
 
 @router.get("/v1beta/models", responses=_ERRORS, response_model_exclude_none=True)

@@ -13,9 +13,10 @@ from fastapi.responses import JSONResponse, Response
 from pydantic import BaseModel
 
 from qguide.qnet.errors import UnknownModelError
+from qguide.qnet.policies.upstream_dialects import GEMINI
 from qguide.server.chat.schemas import OpenAIErrorBody
 from qguide.server.gemini.answers import GeminiModel, GeminiModels
-from qguide.server.http.admission import GOOGLES_KEY, require_admin
+from qguide.server.http.admission import require_admin
 from qguide.server.http.bodies import BodyRoute
 from qguide.server.http.error_table import STATUSES
 from qguide.server.http.event_stream import described_errors
@@ -44,7 +45,7 @@ _OURSELVES: Final = "qguide"
 @router.get("/models", response_model=ModelList | GeminiModels)
 async def list_models(request: Request, models: ModelsDep) -> ModelList | Response:
     """List policies, and in `q_models` Q models, with the metadata of their checkpoints."""
-    if GOOGLES_KEY in request.headers:
+    if GEMINI.key_header in request.headers:
         return _as_google(await list_gemini_models(models))
     return model_list(models)
 
@@ -56,7 +57,7 @@ async def list_models(request: Request, models: ModelsDep) -> ModelList | Respon
 )
 async def show_model(model_id: str, request: Request, models: ModelsDep) -> ModelCard | Response:
     """Show a policy or a Q model by any of its names; a split has no single model."""
-    if GOOGLES_KEY in request.headers:
+    if GEMINI.key_header in request.headers:
         return _as_google(await show_gemini_model(model_id, models))
     listed = model_list(models)
     cards = {card.id: card for card in (*listed.q_models, *listed.data)}

@@ -1,6 +1,7 @@
 """POST /api/chat, /api/generate: Ollama's API, answered with the best candidate; its lists."""
 
 import json
+import re
 import time
 from collections.abc import Callable
 from datetime import UTC, datetime
@@ -21,6 +22,8 @@ from qguide.server.chat.translation import completion_of, read_request
 from qguide.server.guidance.guided_step import GuidedStepService
 from qguide.server.guidance.step_types import GuidedStepRequest
 from qguide.server.http.bodies import UndeclaredBodyRoute, translate_body
+from qguide.server.http.dialect_routes import DialectRoutes
+from qguide.server.http.error_bodies import Failure, Told
 from qguide.server.http.error_table import STATUSES
 from qguide.server.http.event_stream import EventStream, EventWriter, described_errors
 from qguide.server.own_bodies.answers import Absent
@@ -184,6 +187,12 @@ class OllamaVersion(BaseModel):
     qguide: str
 
 
+def error_of(failure: Failure) -> Told:
+    """An error in this format, which has the message alone."""
+    return failure.status, {"error": failure.message}
+
+
+DIALECT: Final = DialectRoutes(router, re.compile("/api/.*", re.DOTALL), error_of, OllamaErrorBody)
 _ERRORS: Final = described_errors(OllamaErrorBody, STATUSES)
 
 

@@ -1,6 +1,7 @@
 """POST /v1/responses: OpenAI's Responses API, answered with the best of M candidates."""
 
 import json
+import re
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
 from functools import partial
@@ -22,6 +23,8 @@ from qguide.server.chat.translation import completion_of
 from qguide.server.guidance.pass_through import as_it_came, native_answer
 from qguide.server.guidance.step_types import GuidedStepRequest
 from qguide.server.http.bodies import BodyRoute, translate_body
+from qguide.server.http.dialect_routes import DialectRoutes
+from qguide.server.http.error_bodies import openai_error
 from qguide.server.http.error_table import STATUSES, known_error_response, unknown_error_response
 from qguide.server.http.errors import DrainingError
 from qguide.server.http.event_stream import EventStream, OutlivingStream, answer_or_events, answered, described_errors
@@ -38,6 +41,14 @@ from qguide.server.routes.dependencies import StepperDep
 from qguide.server.settings.settings import Settings
 
 router = APIRouter(prefix="/v1", tags=["openai"], route_class=BodyRoute)
+DIALECT: Final = DialectRoutes(
+    router,
+    re.compile("/v1/(responses(/.*)?|conversations.*)", re.DOTALL),
+    openai_error,
+    OpenAIErrorBody,
+    event=ResponseEvent,
+    unversioned=("responses", "conversations"),
+)
 
 _STORED: Final = frozenset(("previous_response_id", "conversation", "background", "generate"))
 """Fields that this server has answered, with the items in their place."""

@@ -9,7 +9,7 @@ from collections.abc import Collection, Mapping
 from typing import Any, Final
 
 from qguide.qnet.errors import UnsupportedParameterError
-from qguide.qnet.native_requests import DialectName
+from qguide.qnet.policies.upstream_dialects import DIALECTS, DialectName
 
 _OPENAIS: Final = (
     *("audio", "frequency_penalty", "function_call", "functions", "logit_bias", "logprobs"),
@@ -36,25 +36,6 @@ _TEMPLATE_VARIABLES: Final = frozenset(
 )
 """Switches that published chat templates read. vLLM once took a whole template in this place."""
 _CHAT: Final = frozenset((*_OPENAIS, *_OPEN_SERVERS))
-_NATIVE: Final[Mapping[DialectName, frozenset[str]]] = {
-    "chat": _CHAT,
-    "messages": frozenset(
-        (
-            *("messages", "model", "max_tokens", "system", "tools", "tool_choice", "temperature"),
-            *("top_p", "top_k", "stop_sequences", "metadata", "thinking", "output_config"),
-            *("cache_control", "context_management"),
-        )
-    ),
-    "responses": frozenset(
-        (
-            *("input", "model", "instructions", "tools", "tool_choice", "temperature", "text"),
-            *("reasoning", "max_output_tokens", "include", "metadata", "max_tool_calls", "store"),
-            *("truncation", "client_metadata", "image"),
-        )
-    ),
-    "gemini": frozenset(("contents", "systemInstruction", "tools", "toolConfig", "generationConfig", "safetySettings")),
-}
-"""Fields of a request that goes on in its own dialect, besides those of every chat."""
 _LEFT_OUT: Final = frozenset(("metadata", "store"))
 """Storage of completions in the operator's account, and labels of what is stored. Agents' SDKs send them unasked, and
 the answer is valid without."""
@@ -100,7 +81,7 @@ def native_fields(
         given: whose unknown fields were refused when it was read as a chat completion.
         named: by the operator, in addition.
     """
-    taken = {*_NATIVE[dialect], *_CHAT, _TEMPLATE, *named}
+    taken = {*DIALECTS[dialect].fields, *_CHAT, _TEMPLATE, *named}
     passed = {name: value for name, value in given.items() if name in taken or value in _PRICES.get(name, ())}
     return passed, without_effect([name for name in given if name not in passed and given[name]])
 

@@ -7,6 +7,7 @@ from typing import Any, Final
 from pydantic import BaseModel, Field, HttpUrl
 
 from qguide.qnet.errors import ConfigError, without_secrets
+from qguide.qnet.policies.upstream_dialects import DIALECTS
 from qguide.qnet.policies.upstream_settings import DEFAULT_LIMITS, ApiKey, UpstreamSettings
 
 
@@ -68,12 +69,7 @@ class Upstream(UpstreamSettings):
     breaker_open_s: float = Field(default=DEFAULT_LIMITS.breaker_open_s, gt=0)
 
 
-_PROVIDERS: Final[dict[str, tuple[str, dict[str, Any]]]] = {
-    "openai": ("OPENAI_API_KEY", {"url": "https://api.openai.com/v1"}),
-    "anthropic": ("ANTHROPIC_API_KEY", {"url": "https://api.anthropic.com/v1", "dialect": "messages", "caches": True}),
-    "gemini": ("GEMINI_API_KEY", {"url": "https://generativelanguage.googleapis.com/v1beta", "dialect": "gemini"}),
-}
-"""The variable that holds a provider's key, and settings of its upstreams."""
+_PROVIDERS: Final = {one.provider.name: (one.provider, one.name) for one in DIALECTS.values() if one.provider}
 _ADDRESS: Final = re.compile(r"(https?://[^#\s]+)#(\S+)")
 _NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._/-]{0,63}")
 
@@ -83,17 +79,18 @@ def named_upstream(text: str) -> tuple[str, dict[str, Any]]:
     shown = without_secrets(text)
     provider, _, model = text.partition(":")
     if provider in _PROVIDERS:
-        variable, settings = _PROVIDERS[provider]
-        key = os.environ.get(variable, "")
+        known, dialect = _PROVIDERS[provider]
+        key = os.environ.get(known.key_variable, "")
         if not key:
-            raise ConfigError(f"the upstream {shown!r} needs a key, but {variable} is not set; export it")
-        fields = {**settings, "model": model, "api_key": key}
+            raise ConfigError(f"the upstream {shown!r} needs a key, but {known.key_variable} is not set; export it")
+        fields = {"url": known.url, "dialect": dialect, "caches": known.caches, "model": model, "api_key": key}
     elif found := _ADDRESS.fullmatch(text):
         model = found[2]
         fields = {"url": found[1], "model": model}
     else:
+        *others, last = (f"{name}:MODEL" for name in _PROVIDERS)
         raise ConfigError(
-            f"the upstream {shown!r} is neither openai:MODEL, anthropic:MODEL or gemini:MODEL nor an address such as "
+            f"the upstream {shown!r} is neither {', '.join(others)} or {last} nor an address such as "
             "http://127.0.0.1:8001/v1#MODEL; write it as one of these, or set QGUIDE_UPSTREAMS"
         )
     if not _NAME.fullmatch(model):

@@ -13,6 +13,7 @@ from qguide.qnet.decision.history_window import LongHistory
 from qguide.qnet.decision.perturbation import DEFAULT_MAX_TOKENS
 from qguide.qnet.decision.selection import PriorBy, SelectionName
 from qguide.qnet.judging.settings import JudgeSettings
+from qguide.qnet.policies.upstream_dialects import DIALECTS
 from qguide.qnet.policies.upstream_settings import UpstreamName
 from qguide.qnet.records import MAX_REWARD
 from qguide.qnet.types import TaskMarker
@@ -365,10 +366,10 @@ class Settings(LearningSettings):
                     f"pass_through sends {kind} to {name!r}, which is no upstream; name one of "
                     f"{', '.join(self.upstreams) or 'none, so add it to upstreams'}"
                 )
-            if (dialect := self.upstreams[name].dialect) in ("messages", "gemini"):
+            if not DIALECTS[dialect := self.upstreams[name].dialect].beside_chats:
                 raise ValueError(
                     f"pass_through sends {kind} to {name!r}, whose dialect is {dialect!r} and has no such routes; name "
-                    "an upstream of 'chat' or 'responses'"
+                    f"an upstream of {' or '.join(repr(one.name) for one in DIALECTS.values() if one.beside_chats)}"
                 )
         return self
 

@@ -41,6 +41,7 @@ class DialectUpstream(FakeUpstream):
 
     Attributes:
         repeated: how often each body in such a dialect has come.
+        betas: their anthropic-beta headers.
         counts: it has the dialects' routes that count tokens and compact.
         odd: fields that the answers of its other routes than chats' have in place of theirs.
     """
@@ -48,6 +49,7 @@ class DialectUpstream(FakeUpstream):
     counts: bool = True
     odd: Json = field(default_factory=dict)
     repeated: Counter[str] = field(default_factory=Counter)
+    betas: list[str | None] = field(default_factory=list)
 
     def app(self) -> FastAPI:
         """Build the FastAPI application."""
@@ -66,6 +68,12 @@ class DialectUpstream(FakeUpstream):
             app.add_api_route("/v1/responses/input_tokens", self.count, methods=["POST"])
             app.add_api_route("/v1/responses/compact", self.compact, methods=["POST"])
         return app
+
+    async def served(self, request: Request, body: Json, asked: Json | None = None) -> Response:
+        """The answer to a chat, whose key may be in a dialect's own header."""
+        self.betas.append(request.headers.get("anthropic-beta"))
+        self.keys += [request.headers[name] for name in ("x-api-key", "x-goog-api-key") if name in request.headers]
+        return await super().served(request, body, asked)
 
     async def count(self, request: Request) -> Response:
         """POST /v1/messages/count_tokens and /v1/responses/input_tokens, by the body's length."""

@@ -5,7 +5,7 @@ from typing import Any, Final, get_args
 import anthropic
 import openai
 
-from qguide.qnet.native_requests import DialectName
+from qguide.qnet.policies.upstream_dialects import DialectName
 
 DIALECTS: Final = get_args(DialectName)
 ONE: Final = {"qguide": {"num_candidates": 1}}

@@ -17,9 +17,8 @@ from qguide.qnet.errors import (
     UpstreamTimeoutError,
     UpstreamUnavailableError,
 )
-from qguide.qnet.native_requests import DialectName
 from qguide.qnet.policies.openai_compatible import OpenAICompatiblePolicy
-from qguide.qnet.policies.upstream_dialects import build_dialect
+from qguide.qnet.policies.upstream_dialects import DialectName, build_dialect
 from qguide.qnet.policies.upstream_settings import UpstreamLimits
 from qguide.qnet.types import Candidate, History, Message, Sampling, ToolCall
 from qguide.server.chat.fake_openai import DEFAULT_REPLIES

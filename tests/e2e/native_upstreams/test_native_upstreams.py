@@ -8,7 +8,7 @@ import httpx
 import openai
 import pytest
 
-from qguide.qnet.native_requests import DialectName
+from qguide.qnet.policies.upstream_dialects import DialectName
 from qguide.server.app import create_app
 from qguide.server.chat.fake_openai import DEFAULT_REPLIES
 from qguide.server.settings.remote_models import Upstream

@@ -14,8 +14,7 @@ from qguide.qnet.decision.decision import Decision, StepUsage
 from qguide.qnet.dialects.anthropic_answers import events_of
 from qguide.qnet.dialects.chat_chunks import chunks_of
 from qguide.qnet.dialects.gemini_answers import chunks_of as content_chunks_of
-from qguide.qnet.native_requests import DialectName
-from qguide.qnet.policies.upstream_dialects import build_dialect
+from qguide.qnet.policies.upstream_dialects import DialectName, build_dialect
 from qguide.qnet.types import Candidate, spent_on
 from qguide.server.anthropic.answers import AnthropicMessage, MessageEvent
 from qguide.server.anthropic.schemas import MessagesRequest

@@ -16,10 +16,9 @@ from qguide.qnet.errors import (
     UpstreamTimeoutError,
     UpstreamUnavailableError,
 )
-from qguide.qnet.native_requests import DialectName
 from qguide.qnet.policies.answer_parsing import events_in
 from qguide.qnet.policies.openai_compatible import OpenAICompatiblePolicy
-from qguide.qnet.policies.upstream_dialects import build_dialect
+from qguide.qnet.policies.upstream_dialects import DialectName, build_dialect
 from qguide.qnet.policies.upstream_settings import UpstreamLimits
 from qguide.qnet.types import Candidate, Sampling, ToolCall
 from qguide.qnet.work import collect_usage, total_of

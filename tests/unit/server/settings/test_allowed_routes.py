@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from fastapi.testclient import TestClient
 
-from qguide.qnet.native_requests import DialectName
+from qguide.qnet.policies.upstream_dialects import DialectName
 from qguide.server.settings.remote_models import Upstream
 from tests.support.dialect_upstream import DialectUpstream
 from tests.unit.server.conftest import FAKES, Serve
