@@ -143,7 +143,8 @@ class NodeRow(Row):
         tried: False for a candidate that nobody took: what would have come of it is unknown.
         source: "expert" or a policy's name, of the trajectory that brought the node first.
         sources: the agents that took this action; written only if several were asked.
-        count: how many draws in its state have this action; 1 where that was not counted.
+        count: of a decision group, how many draws in its state have this action; of merged episodes, how many
+            ended here. 1 where that was not counted.
         greedy: it is the policy's greedy reply in its state.
         logprob: log-probability of `action`, summed over its tokens at temperature 1; None if the
             policy does not report it.

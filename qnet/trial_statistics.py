@@ -70,6 +70,11 @@ class _Weighed:
         self.weight += weight
 
 
+def _bet(sharpest: float, loss: float) -> float:
+    """Share of the fortune that the greatest loss does not take."""
+    return min(sharpest, _MOST_OF_FORTUNE / loss) if loss > 0 else sharpest
+
+
 def _told(outcome: float, guess: float, *, guided: bool, share: float) -> tuple[float, float, float]:
     """X of an episode, and how far it can fall below 0 and rise above it, whichever arm and outcome."""
     rest = 1 - share
@@ -161,7 +166,7 @@ class DifferenceSequence:
         to the second order, if the difference m stays as it is.
         """
         mean = self.outcomes / self.count if self.count else 0.5
-        bet = self._bet(max(mean, 1 - mean) / 0.5)
+        bet = _bet(self._sharpest, max(mean, 1 - mean) / 0.5)
         growth = bet * self._estimate - bet**2 * self._variance / 2
         missing = math.log(2 / self.alpha) - self.fortune
         return max(missing, 0.0) / growth if growth > 0 else math.inf
@@ -188,8 +193,9 @@ class DifferenceSequence:
             guess = (self.outcomes + 0.5) / (self.count + 1)
         x, lowest, highest = _told(outcome, guess, guided=guided, share=share)
         # Laid before X is counted: a bet that knew it could not lose, and Ville's inequality would not hold.
-        above = [self._bet(lowest + value) for value in _VALUES]
-        below = [self._bet(highest - value) for value in _VALUES]
+        sharpest = self._sharpest
+        above = [_bet(sharpest, lowest + value) for value in _VALUES]
+        below = [_bet(sharpest, highest - value) for value in _VALUES]
         self.count += 1
         self.arms[guided].add(outcome, 1 / share if guided else 1 / (1 - share))
         self.outcomes += outcome
@@ -204,12 +210,11 @@ class DifferenceSequence:
         # As if one episode with X = 1 had been seen before all others: the first bets stay small.
         return (self.squares + 1) / (self.count + 1)
 
-    def _bet(self, loss: float) -> float:
-        """Share of the fortune, by what was seen before, that the greatest loss does not take."""
-        # The bet that makes the interval after n episodes tightest; beyond the horizon n grows with
-        # them, and bets get smaller.
-        sharpest = math.sqrt(2 * math.log(2 / self.alpha) / (self._variance * max(_HORIZON, self.count)))
-        return min(sharpest, _MOST_OF_FORTUNE / loss) if loss > 0 else sharpest
+    @property
+    def _sharpest(self) -> float:
+        """Bet that makes the interval after n episodes tightest, by what was seen before."""
+        # Beyond the horizon n grows with the episodes, and bets get smaller.
+        return math.sqrt(2 * math.log(2 / self.alpha) / (self._variance * max(_HORIZON, self.count)))
 
     def _shrink(self) -> None:
         """Leave out the values that are refuted, from the ends; an interval never grows again."""

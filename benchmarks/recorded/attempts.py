@@ -32,7 +32,7 @@ from qguide.training.choosing.small_q import Training, credits_of, train_small_q
 from qguide.training.choosing.table import Floats, Ints, Table, draw_groups, table_of
 from qguide.training.data.runs import JsonlWriter, RunFolder, open_run
 from qguide.training.data.trajectories import Trajectory
-from qguide.training.jobs.learn import CHECKPOINT, LearnConfig, run_learn
+from qguide.training.jobs.learn import LearnConfig, run_learn
 from qguide.training.recordings.formats.read import ReadingModels
 
 _RULE: Final = "valid then majority"
@@ -119,8 +119,9 @@ def _learned(config: ReplayAttemptsConfig, attempts: Sequence[RecordedAttempt]) 
                     source=attempt.model,
                 ).to_row()
             )
-    run_learn(LearnConfig(source=(folder,), output=config.output / "learned", salt="00"))
-    return config.output / "learned" / CHECKPOINT
+    learned = RunFolder(config.output / "learned")
+    run_learn(LearnConfig(source=(folder,), output=learned.path, salt="00"))
+    return learned.checkpoint
 
 
 @contextmanager

@@ -59,7 +59,7 @@ def run(
 def _run(plan: "Plan", *, redo_changed: bool, retry_failures: bool) -> None:
     from qguide.pipelines.runner import PipelineRunner, StopSignals
     from qguide.pipelines.summary import SummaryFile, locked_folder
-    from qguide.pipelines.views import print_times, shown_progress
+    from qguide.pipelines.views import print_times, print_verdicts, shown_progress
 
     console = Console()
     with locked_folder(plan.output), StopSignals() as stop:
@@ -71,3 +71,4 @@ def _run(plan: "Plan", *, redo_changed: bool, retry_failures: bool) -> None:
                 ).run()
         finally:
             print_times(plan, summaries.summary, console)
+            print_verdicts(plan, summaries.summary, console)

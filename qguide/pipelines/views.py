@@ -1,10 +1,13 @@
-"""Progress of a pipeline in the terminal, its plan, and the table of times at its end."""
+"""Progress of a pipeline in the terminal, its plan, and its end: the table of times, and what became of Q models."""
 
+import shlex
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 from typing import Final
 
+from pydantic import ValidationError
 from rich.console import Console
 from rich.live import Live
 from rich.markup import escape
@@ -13,6 +16,7 @@ from rich.table import Table
 from qguide.pipelines.plan import Plan, Stage
 from qguide.pipelines.stage_process import last_lines
 from qguide.pipelines.summary import StageSummary, Summary
+from qguide.qnet.models.manifest import MANIFEST, Manifest
 from qguide.training.data.runs import RunFolder
 
 _COLOURS: Final = {
@@ -140,6 +144,45 @@ def print_times(plan: Plan, summary: Summary, console: Console) -> None:
     console.print(table)
     for remedy in remedies:
         console.print(remedy, markup=False, highlight=False, soft_wrap=True)
+
+
+def print_verdicts(plan: Plan, summary: Summary, console: Console) -> None:
+    """Print for each Q model that the pipeline made whether its licence lets it guide, its gain, and what to do next.
+
+    One from which a later stage made another, as `choose` does, is not a result.
+    """
+    made = {stage.name: RunFolder(stage.output).checkpoint for stage in plan.order()}
+    found = {
+        name: manifest
+        for name, folder in made.items()
+        if summary.stage(name).state == "finished" and (manifest := _q_model_in(folder))
+    }
+    used = {read.path for name in found for read in plan.stages[name].reads}
+    for name, manifest in found.items():
+        if (folder := made[name]) not in used:
+            verdict = f"{name}: the Q model {manifest.name} {_verdict(manifest, folder)}"
+            console.print(verdict, markup=False, highlight=False, soft_wrap=True)
+
+
+def _q_model_in(folder: Path) -> Manifest | None:
+    """Its manifest, without the hashes of its weights, which are verified where they are read."""
+    path = folder / MANIFEST
+    with suppress(OSError, ValidationError):
+        manifest = Manifest.model_validate_json(path.read_bytes())
+        return None if manifest.kind == "policy" else manifest
+    return None
+
+
+def _verdict(manifest: Manifest, folder: Path) -> str:
+    """Its licence with the gain, and what to do next."""
+    named = folder.relative_to(Path.cwd()) if folder.is_relative_to(Path.cwd()) else folder
+    serve = shlex.join(("qguide", "serve", "--scorer", str(named)))
+    if manifest.licence is None:
+        return f"{manifest.remark}. It guides all the same: {serve}"
+    if manifest.licence.granted:
+        return f"has a licence: {manifest.licence.reason}. Next: {serve}"
+    more = "train on more data, or serve it all the same"
+    return f"{manifest.remark}. Next: {more}: {serve} --unlicensed"
 
 
 def _failures(summary: StageSummary) -> str:

@@ -12,14 +12,14 @@ AgentPRM (Xi et al., 2025) estimates its labels by temporal differences, lambda-
 
 It fits a model M to Q and A, and takes the values from the model itself. On a single trajectory
 V(s_t) = M(s_t, a_t), the value of the action that was taken. In a tree a state has several actions,
-so V(s) and A(s', a') are means over the children, each weighted by the number of leaves below it
+so V(s) and A(s', a') are means over the children, each weighted by the number of episodes that end below it
 (ours). So lambda = 1 and gamma = 1 give `average_outcome`, without any value, and a trajectory gives
 GAE (Schulman et al., 2016). V is 0 after a leaf.
 Its rounds are those of `pipeline_agentprm.toml`: label with the model before, fit again. The loss on
 A beside Q is `progress_weight` in `q_training/loss_terms.py`.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal, assert_never
 
@@ -34,6 +34,9 @@ def bellman_backup(tree: Tree, *, gamma: float, noop_cost_steps: float = 1.0) ->
     Q(s, a) = r + gamma * max_a' Q(s', a'); a leaf keeps its reward.
     (QLASS, equation 7 and algorithm 3.)
 
+    The paper's environments are deterministic. Where a recorded a' was answered in several ways, Q(s', a')
+    is the mean over them, as often as each came (ours): the best of them would be luck.
+
     Args:
         tree: if all rewards are in [0, 1] and only leaves have any, Q is in [0, 1] too.
         gamma: discount per environment step, in [0, 1].
@@ -43,9 +46,16 @@ def bellman_backup(tree: Tree, *, gamma: float, noop_cost_steps: float = 1.0) ->
     """
     require_nodes(tree)
     q: dict[int, float] = {}
+    ends = leaf_counts(tree)
     # Nodes are numbered after their parents, so backwards every child comes before its parent.
     for node in reversed(tree.nodes):
-        best = max((q[child] for child in tree.children[node.id]), default=0.0)
+        best = max(
+            (
+                q[same[0]] if len(same) == 1 else _mean(same, q, ends)
+                for same in _by_action(tree, tree.children[node.id])
+            ),
+            default=0.0,
+        )
         steps = noop_cost_steps if tree.idles(node.id) else 1.0
         q[node.id] = node.step.reward + gamma**steps * best
     return q
@@ -64,12 +74,12 @@ def normalize(q_values: Mapping[int, float]) -> dict[int, float]:
 
 
 def average_outcome(tree: Tree) -> dict[int, float]:
-    """Mean reward of the leaves at or below every node (Math-Shepherd; target `avg`)."""
+    """Mean reward of the episodes that end at or below every node (Math-Shepherd; target `avg`)."""
     require_nodes(tree)
     totals: dict[int, float] = {}
     for node in reversed(tree.nodes):
         below = tree.children[node.id]
-        totals[node.id] = sum(totals[child] for child in below) if below else node.step.reward
+        totals[node.id] = sum(totals[child] for child in below) if below else node.step.reward * node.count
     leaves = leaf_counts(tree)
     return {node_id: total / leaves[node_id] for node_id, total in totals.items()}
 
@@ -82,8 +92,8 @@ def outcome_advantage(tree: Tree) -> dict[int, float]:
     a state share is left out; labels of different states are not comparable.
     """
     q = average_outcome(tree)
-    leaves = [leaf.step.reward for leaf in tree.leaves()]
-    v = q | {ROOT_ID: sum(leaves) / len(leaves)}
+    leaves = list(tree.leaves())
+    v = q | {ROOT_ID: sum(leaf.step.reward * leaf.count for leaf in leaves) / sum(leaf.count for leaf in leaves)}
     return {node.id: q[node.id] - v[node.parent] for node in tree.nodes}
 
 
@@ -148,7 +158,7 @@ def outcomes_behind(tree: Tree, labels: Mapping[int, float], *, target: str) -> 
 
     Labels that teach may be both: `q` is then gamma to the steps left, between the worst and the best
     of its tree, so that a slow success counts less and every tree has a success. What judges is the
-    reward: the best that follows an action for `q`, the mean over its leaves for `td`, `gae` and
+    reward: what the best actions bring that follow an action for `q`, the mean over its leaves for `td`, `gae` and
     `progress`. Those of other targets, one's own among them, are outcomes as they are.
     """
     match target:
@@ -224,17 +234,42 @@ def gae_advantages(tree: Tree, values: Mapping[int, float], *, gamma: float, gae
     return {node.id: returns[node.id] - before[node.parent] for node in tree.nodes}
 
 
-def _mean(siblings: tuple[int, ...], values: Mapping[int, float], leaves: Mapping[int, int]) -> float:
+def _mean(siblings: Sequence[int], values: Mapping[int, float], leaves: Mapping[int, int]) -> float:
     total = sum(leaves[node_id] for node_id in siblings)
     return sum(leaves[node_id] * values[node_id] for node_id in siblings) / total
 
 
 def leaf_counts(tree: Tree) -> dict[int, int]:
-    """Number of leaves at or below every node."""
+    """Number of episodes that end in the leaves at or below every node."""
     counts: dict[int, int] = {}
     for node in reversed(tree.nodes):
-        counts[node.id] = sum(counts[child] for child in tree.children[node.id]) or 1
+        counts[node.id] = sum(counts[child] for child in tree.children[node.id]) or node.count
     return counts
+
+
+def labels_of_actions(tree: Tree, labels: Mapping[int, float]) -> Mapping[int, float]:
+    """Labels before the answer is known: equal actions of a state have the mean of theirs.
+
+    Each answer counts as often as it came. Labels of actions that were answered in one way, as all are in a
+    deterministic environment, stay as they are.
+    """
+    ends = leaf_counts(tree)
+    pooled = dict(labels)
+    for family in sibling_groups(tree):
+        for same in _by_action(tree, [child for child in family if child in labels]):
+            if len(same) > 1:
+                pooled |= dict.fromkeys(same, _mean(same, labels, ends))
+    return pooled
+
+
+def _by_action(tree: Tree, siblings: Sequence[int]) -> Iterable[Sequence[int]]:
+    """Siblings together that are the same action with different answers."""
+    if len(siblings) < 2:
+        return (siblings,) if siblings else ()
+    found: dict[str, list[int]] = {}
+    for child in siblings:
+        found.setdefault(tree.node(child).step.key, []).append(child)
+    return found.values()
 
 
 def _required(values: Mapping[int, float], node_ids: tuple[int, ...]) -> Mapping[int, float]:

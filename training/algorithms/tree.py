@@ -25,6 +25,7 @@ class Node:
         depth: number of actions from the root, this one included.
         source: source of the trajectory that added the node: "expert" or a policy's name.
         mistake: nobody is to imitate it.
+        count: how many of the merged episodes ended here; 1 where that was not counted.
     """
 
     id: int
@@ -33,6 +34,7 @@ class Node:
     step: Step
     source: str
     mistake: bool = False
+    count: int = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,18 +138,27 @@ def find_child(tree: Tree, node_id: int, reply: Message) -> int | None:
 
 
 def merge_branch(
-    tree: Tree, steps: Sequence[Step], *, at: int = ROOT_ID, source: str, mistakes: Collection[int] = ()
+    tree: Tree,
+    steps: Sequence[Step],
+    *,
+    at: int = ROOT_ID,
+    source: str,
+    mistakes: Collection[int] = (),
+    episodes: int = 0,
 ) -> tuple[Tree, tuple[int, ...]]:
     """Add a trajectory below node `at`; it shares nodes with the tree as far as they agree.
 
     Replies with equal actions and equal observations become one node, which keeps the first reply.
     An observation that a recording lacks at its end equals any other and is replaced by it. An
     empty one that was recorded, such as a tool's empty result, equals only another empty one.
-    Merging the same branch twice changes nothing.
+    Merging the same branch twice changes nothing, unless its episodes are counted.
 
     Args:
         mistakes: indices of the steps that are not to be imitated. A shared node is to be, if it is
             in any of its branches.
+        episodes: how many took this branch; a leaf has the mean reward of those that ended there, and what
+            a longer one continues was cut short and has none. 0 of a search: it draws in a state until
+            something is new, which says nothing of how often.
 
     Returns:
         The new tree, and the ids of the branch's nodes in order, shared ones included.
@@ -161,6 +172,8 @@ def merge_branch(
         if known is not None and nodes[known - 1].step.unobserved:
             nodes[known - 1] = _observing(nodes[known - 1], step)
         if known is None:
+            if episodes and shared and parent != at and not children[parent]:
+                nodes[parent - 1] = _ended(nodes[parent - 1], 0.0, 1)
             shared, known = False, len(nodes) + 1
             depth = tree.depth(at) + len(branch) + 1
             nodes.append(Node(known, parent, depth, step, source, mistake))
@@ -170,6 +183,15 @@ def merge_branch(
             nodes[known - 1] = replace(nodes[known - 1], mistake=False)
         branch.append(known)
         parent = known
+    if branch and episodes and not children[parent]:
+        # Cut short before its last answer: it counts only where nothing else is recorded.
+        whole, cut = not steps[-1].unobserved, shared and tree.node(parent).step.unobserved
+        if not shared or (whole and cut):
+            nodes[parent - 1] = _ended(nodes[parent - 1], steps[-1].reward, episodes)
+        elif whole or cut:
+            count = nodes[parent - 1].count + episodes
+            reward = _mean(nodes[parent - 1], steps[-1].reward, episodes)
+            nodes[parent - 1] = _ended(nodes[parent - 1], reward, count)
     merged = replace(tree, nodes=tuple(nodes), children=tuple(children))
     return merged, tuple(branch)
 
@@ -198,6 +220,17 @@ def _observing(node: Node, step: Step) -> Node:
     return replace(node, step=seen)
 
 
+def _ended(node: Node, reward: float, episodes: int) -> Node:
+    return replace(node, count=episodes, step=replace(node.step, reward=reward))
+
+
+def _mean(node: Node, reward: float, episodes: int) -> float:
+    """Reward of a leaf after so many more episodes; exactly the one that all have."""
+    if node.step.reward == reward:
+        return reward
+    return (node.step.reward * node.count + reward * episodes) / (node.count + episodes)
+
+
 def mistakes_of(path: Sequence[Node]) -> tuple[int, ...]:
     """Indices of a path's actions that nobody is to imitate."""
     return tuple(index for index, node in enumerate(path) if node.mistake)
@@ -221,7 +254,8 @@ def branching_fraction(tree: Tree, *, depth: int | None = None) -> float:
 def merge_trees(trees: Sequence[Tree]) -> Tree:
     """Merge several explorations of the same task, with the same opening, into one tree.
 
-    Their values are those of single explorations, and only a single one keeps them.
+    Each counts the episodes of its leaves. Their values are those of single explorations, and only
+    a single one keeps them.
     """
     merged, *others = trees
     if others:
@@ -230,5 +264,5 @@ def merge_trees(trees: Sequence[Tree]) -> Tree:
         for leaf in other.leaves():
             path = other.path(leaf.id)
             steps = [node.step for node in path]
-            merged, _ = merge_branch(merged, steps, source=leaf.source, mistakes=mistakes_of(path))
+            merged, _ = merge_branch(merged, steps, source=leaf.source, mistakes=mistakes_of(path), episodes=leaf.count)
     return merged

@@ -72,6 +72,7 @@ def node_row(node: Node) -> NodeRow:
         tried=node.step.tried,
         source=node.source,
         mistake=node.mistake,
+        count=node.count,
         reply=None if node.step.reply is None else MessageRow.from_message(node.step.reply),
         observed=None if node.step.observed is None else rows_of(node.step.observed),
         drawn=drawn_rows(node.step.drawn),
@@ -113,7 +114,8 @@ def tree_row(tree: Tree, task: TaskRow, *, draws: int = 0, misses: int = 0, comp
 def tree_from_row(row: TreeRow) -> Tree:
     """A row as a tree, the candidates that nobody took included."""
     nodes = [
-        Node(node.id, node.parent, node.depth, step_from_row(node), node.source, node.mistake) for node in row.nodes
+        Node(node.id, node.parent, node.depth, step_from_row(node), node.source, node.mistake, node.count)
+        for node in row.nodes
     ]
     return tree_of(
         row.first_observation,

@@ -61,6 +61,11 @@ class RunFolder:
         return self.path / "metrics.jsonl"
 
     @property
+    def checkpoint(self) -> Path:
+        """The checkpoint of a job that trains."""
+        return self.path / "checkpoint"
+
+    @property
     def lock(self) -> Path:
         """The file whose lock a job holds while it works in the folder."""
         return self.path / "run.lock"

@@ -12,9 +12,8 @@ from qguide.training.data.records import LabelledTree
 def sibling_choices(labelled: LabelledTree, places: Iterable[tuple[int, int]]) -> list[PlacedChoice]:
     """States with several labelled actions as choices, without steps.
 
-    An action counts as drawn once for each end of an episode below it; nothing tells more of how often the agent
-    took it. Its value is the outcome behind its label (`outcomes_behind`), and the mean of those where one action was
-    observed to do different things.
+    An action counts as drawn once for each episode that ends below it. Its value is the outcome behind its label
+    (`outcomes_behind`), and the mean of those where one action was observed to do different things.
 
     Args:
         places: node ids, each with the place where its Q is read; equal actions of a state have one place.

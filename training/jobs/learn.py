@@ -31,7 +31,6 @@ from qguide.training.licence.verdict import licence_of, show_licence
 from qguide.training.recordings.fields import Fields
 from qguide.training.recordings.formats.read import Reading
 
-CHECKPOINT = "checkpoint"
 _DEFAULTS = Options()
 
 
@@ -78,15 +77,15 @@ def run_learn(config: LearnConfig, *, console: Console | None = None) -> Manifes
     """Write the checkpoint and show its licence; its manifest says whether it may guide."""
     with open_run(config.output, config) as run:
         episodes = read_learnable(config.source, config.fields, format_=config.format, skip_bad=config.skip_bad)
-        salt = bytes.fromhex(config.salt) or _salt_of(run.path / CHECKPOINT)
+        salt = bytes.fromhex(config.salt) or _salt_of(run.checkpoint)
         held_back = judged_by(episodes) if config.held_back == "auto" else config.held_back
         options = Options(trace=config.trace, alpha=config.alpha, held_back=held_back)
         learned = learn(episodes, options, Hasher(salt, bits=config.bits))
         manifest = _manifest(config, learned, episodes, held_back)
         states = [(episode.task, state) for episode in episodes for state in episode.states]
         domain = fit_domain(states, salt=salt.hex())
-        saved = save_feature_q(run.path / CHECKPOINT, learned.model, manifest, domain=domain)
-    _show(saved, config.output / CHECKPOINT, held_back, console or Console())
+        saved = save_feature_q(run.checkpoint, learned.model, manifest, domain=domain)
+    _show(saved, run.checkpoint, held_back, console or Console())
     return saved
 
 

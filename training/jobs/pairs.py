@@ -35,7 +35,7 @@ from qguide.qnet.chat_messages import effects_of
 from qguide.qnet.errors import ConfigError
 from qguide.qnet.records import MAX_REWARD, ROOT_ID, MessageRow, TreeRow, rows_of
 from qguide.qnet.types import History
-from qguide.training.algorithms.backups import TreeTarget
+from qguide.training.algorithms.backups import TreeTarget, labels_of_actions
 from qguide.training.algorithms.preferences import best_path_pairs, value_pairs
 from qguide.training.algorithms.tree import EXPERT, Node
 from qguide.training.data.decision_groups import GroupLabels, decisions_of
@@ -212,7 +212,8 @@ def _of_tree(task: TaskTree, config: PairsConfig) -> Iterator[PreferenceRow]:
 
 def _along_best_path(task: TaskTree, config: PairsConfig) -> Iterator[PreferenceRow]:
     tree = task.tree
-    values = task.labels(target=config.target, gamma=config.gamma, normalized=config.normalize)
+    labels = task.labels(target=config.target, gamma=config.gamma, normalized=config.normalize)
+    values = labels_of_actions(tree, labels)
     for better, worse in best_path_pairs(tree, values, min_margin=config.min_label_margin):
         parent = tree.node(better).parent
         yield preference_row(

@@ -29,7 +29,6 @@ from qguide.training.licence.verdict import show_licence
 from qguide.training.options import JobOptions
 from qguide.training.rollouts.models import INFERENCE_MAY_CHANGE, Inference, model_folder, sha256_of_q_model
 
-CHECKPOINT: Final = "checkpoint"
 _SUM: Final = "sum"
 
 
@@ -125,12 +124,12 @@ def run_choose(config: ChooseConfig, *, console: Console | None = None) -> Manif
         best = min(regrets, key=lambda name: regrets[name])
         licence = held_back.licence_of_choice({name: one.scored for name, one in tried.items()}, best)
         taken = replace(tried[best], licence=_kept(tried[best].manifest.licence, licence))
-        saved = _write(taken, run.path / CHECKPOINT, regrets)
+        saved = _write(taken, run.checkpoint, regrets)
         shutil.rmtree(run.path / _SUM, ignore_errors=True)
         with rows_at_once(run.metrics) as metrics:
             metrics.write({name: one.licence.model_dump(mode="json") for name, one in tried.items()})
     console.print(_table(tried, best, granted=taken.licence.granted))
-    console.print(f"{best} → {config.output / CHECKPOINT}", markup=False, soft_wrap=True)
+    console.print(f"{best} → {run.checkpoint}", markup=False, soft_wrap=True)
     show_licence(saved, console)
     return saved
 

@@ -35,6 +35,9 @@ PRIOR: Final = "prior"
 
 FEWEST_TASKS: Final = 10
 """Tasks below which an interval by task says little, and chance is licensed too often."""
+MOST_MISSING: Final = 10_000
+"""Further decisions beyond which a gain counts as none. In outcomes of 0 and 1 three standard errors of so many are
+about 3 * 0.5 / 10_000**0.5 = 0.015, and a smaller gain is not worth recording them."""
 _FEWEST_PAIRS: Final = 30
 """Pairs with an order in both halves of the outcomes, below which their agreement says little."""
 _NORMAL: Final = NormalDist()
@@ -112,9 +115,10 @@ class Evidence:
 
     @property
     def missing_decisions(self) -> int | None:
-        """About how many further decisions would show the gain, if it is real; None if it is not.
+        """About how many further decisions would show the gain, if it is real.
 
-        The width of the interval falls with the square root of their number.
+        None if there is no gain, or one so near 0 that it would take more than `MOST_MISSING`. The width of
+        the interval falls with the square root of their number.
         """
         if self.licensed:
             return 0
@@ -123,7 +127,8 @@ class Evidence:
         half_width = self.gain - self.gain_interval[0]
         if self.gain <= 0:
             return None
-        return math.ceil(self.decisions * ((half_width / self.gain) ** 2 - 1))
+        missing = self.decisions * ((half_width / self.gain) ** 2 - 1)
+        return math.ceil(missing) if missing <= MOST_MISSING else None
 
 
 def evidence_of(decisions: Iterable[HeldBackDecision], *, tau: float | None = None, tried: int = 1) -> Evidence:

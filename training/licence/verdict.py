@@ -9,7 +9,7 @@ from qguide.qnet.models.manifest import Interval, Licence, Manifest, PriorSectio
 from qguide.training.algorithms.posterior_temperature import FEWEST_DECISIONS
 from qguide.training.licence.credit import FEWEST_EPISODES, FEWEST_UNITS, Credit
 from qguide.training.licence.domain import Outside
-from qguide.training.licence.evidence import FEWEST_TASKS, OWN, Evidence
+from qguide.training.licence.evidence import FEWEST_TASKS, MOST_MISSING, OWN, Evidence
 
 _PREFERRED_BY = {"votes": "the vote", "greedy": "the greedy reply", "prior": "the vote with the greedy reply"}
 
@@ -57,8 +57,11 @@ def _of_decisions(evidence: Evidence) -> str:
     few = evidence.decisions < FEWEST_DECISIONS or evidence.tasks < FEWEST_TASKS
     if few:
         more = f", and a licence by decisions takes {FEWEST_DECISIONS} decisions of {FEWEST_TASKS} tasks"
+    elif missing:
+        more = f", which about {missing:,} more decisions would show"
     else:
-        more = f", which about {missing:,} more decisions would show" if missing else ""
+        near = f", so near 0 that {MOST_MISSING:,} more decisions would not show it"
+        more = near if evidence.gain > 0 else ""
     return f"its choice is not shown to be above the agent's own{_name_of(evidence)}: {gain}{more}"
 
 

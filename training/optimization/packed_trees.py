@@ -21,7 +21,7 @@ from qguide.qnet.errors import RecordError
 from qguide.qnet.models.match_features import MATCH_FEATURES, match_features, observed_features, turns_of
 from qguide.qnet.rendering.renderer import RenderedEpisode, Renderer
 from qguide.qnet.types import Message
-from qguide.training.algorithms.backups import LabelledPath, labelled_paths
+from qguide.training.algorithms.backups import LabelledPath, labelled_paths, labels_of_actions
 from qguide.training.algorithms.choice_quality import PlacedChoice
 from qguide.training.data.records import LabelledTree
 from qguide.training.data.siblings import sibling_choices
@@ -232,7 +232,8 @@ def pack_tree(
     """
     packed: list[PackedTree] = []
     places: list[list[_Labelled]] = []
-    paths = list(labelled_paths(labelled.tree, labelled.labels))
+    labels = labels_of_actions(labelled.tree, labelled.labels) if read_at == "action" else labelled.labels
+    paths = list(labelled_paths(labelled.tree, labels))
     whole = read_at == "observation" or framing is not None
     for path in paths if unbranched_suffixes else without_unbranched_suffixes(paths):
         rendered = _render(renderer, labelled, path, whole=whole)

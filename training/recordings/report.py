@@ -157,8 +157,8 @@ def _advice(report: ImportReport) -> Iterable[str]:
     if report.uncertain_states:
         yield (
             f"In {report.uncertain_states} states the same action had different observations: the "
-            "environment is not deterministic, or its observations hold changing text. Labels take "
-            "the best outcome."
+            "environment is not deterministic, or its observations hold changing text. Such an action is "
+            "worth the mean of what followed, as often as it did."
         )
     if report.disagreeing_episodes:
         yield (

@@ -1,12 +1,12 @@
 """The tree of the episodes of one task, and figures on what can be learned from it."""
 
 from collections import Counter, defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from statistics import fmean
 
 from qguide.qnet.records import TreeRow
-from qguide.training.algorithms.backups import bellman_backup
+from qguide.training.algorithms.backups import bellman_backup, labels_of_actions
 from qguide.training.algorithms.tree import Node, Tree, merge_branch, mistakes_of
 from qguide.training.data.records import tree_from_row, tree_row
 from qguide.training.data.task_trees import opening_hash_of_row, split_task_id
@@ -55,7 +55,7 @@ def _build_tree(rows: Sequence[TreeRow], *, task_id: str) -> ImportedTree:
         *before, last = (node.step for node in equal[0])
         steps = [*before, replace(last, reward=fmean(rewards))]
         ignored = set.intersection(*(set(mistakes_of(path)) for path in equal))
-        tree, branch = merge_branch(tree, steps, source=equal[0][-1].source, mistakes=ignored)
+        tree, branch = merge_branch(tree, steps, source=equal[0][-1].source, mistakes=ignored, episodes=len(equal))
         contained += len(equal) if branch[-1] <= known else 0
     branching, differing, uncertain = _count_branching(tree)
     figures = Counter(
@@ -89,19 +89,11 @@ def _most_recorded_first(equal: Sequence[Path]) -> tuple[int, bool]:
 
 def _count_branching(tree: Tree) -> tuple[int, int, int]:
     """Numbers of states: branching, branching with different outcomes, and uncertain."""
-    best = bellman_backup(tree, gamma=1.0)
+    values = labels_of_actions(tree, bellman_backup(tree, gamma=1.0))
     branching = differing = uncertain = 0
     for children in tree.children:
-        outcomes = _outcomes(tree, children, best)
+        outcomes = {tree.node(child).step.key: values[child] for child in children}
         branching += len(outcomes) > 1
         uncertain += len(outcomes) < len(children)
         differing += len(outcomes) > 1 and max(outcomes.values()) - min(outcomes.values()) > _LEAST_DIFFERENCE
     return branching, differing, uncertain
-
-
-def _outcomes(tree: Tree, children: Sequence[int], best: Mapping[int, float]) -> dict[str, float]:
-    outcomes: dict[str, float] = {}
-    for child in children:
-        key = tree.node(child).step.key
-        outcomes[key] = max(best[child], outcomes.get(key, best[child]))
-    return outcomes

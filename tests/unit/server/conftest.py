@@ -71,6 +71,12 @@ def client(serve: Serve) -> TestClient:
     return serve()
 
 
+@pytest.fixture(scope="session")
+def document() -> dict[str, Any]:
+    """The OpenAPI document of a server of fakes."""
+    return create_app(FAKES).openapi()
+
+
 @pytest.fixture
 def tiny_client(serve: Serve) -> TestClient:
     """A server of tiny random models, with the real policy and the real scorer."""

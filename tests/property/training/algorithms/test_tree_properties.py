@@ -29,8 +29,8 @@ outcomes = st.floats(0.0, 1.0)
 @st.composite
 def branches(draw: st.DrawFn) -> tuple[Step, ...]:
     """A trajectory in a world where the state is the list of actions so far."""
-    names = draw(st.lists(st.sampled_from("abc"), min_size=1, max_size=5))
-    steps = [Step(f"Action: {name}", "".join(names[: i + 1])) for i, name in enumerate(names)]
+    names = draw(st.text("abc", min_size=1, max_size=5))
+    steps = [Step(f"Action: {name}", names[: i + 1]) for i, name in enumerate(names)]
     steps[-1] = replace(steps[-1], reward=draw(outcomes), terminated=True)
     return tuple(steps)
 

@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 from threading import Thread
 
@@ -14,11 +15,12 @@ import psutil
 import pytest
 from rich.console import Console
 
-from qguide.pipelines.plan import Plan
+from qguide.pipelines.plan import Plan, Read
 from qguide.pipelines.stage_process import StageProcess, last_lines
 from qguide.pipelines.summary import Summary, SummaryFile, locked_folder
-from qguide.pipelines.views import LiveTable, print_times
+from qguide.pipelines.views import LiveTable, print_times, print_verdicts
 from qguide.qnet.errors import ConfigError, StageFailedError
+from qguide.qnet.models.manifest import Licence, Manifest
 from tests.support.scripted_stages import MOST_S, events, finished, plan_of, run, stage, states, summary
 from tests.support.serving import ROOT
 
@@ -80,6 +82,34 @@ def test_times_are_summed_and_printed() -> None:
     told = io.StringIO()
     print_times(plan, found, Console(file=told))
     assert "finished" in told.getvalue()
+
+
+LICENCE = Licence(granted=True, reason="its choice is above the agent's own: +0.200 (+0.100 to +0.300)")
+
+
+@pytest.mark.parametrize(
+    ("licence", "said"),
+    [
+        (LICENCE, ("+0.200 (+0.100 to +0.300)", "qguide serve --scorer b/checkpoint")),
+        (LICENCE.model_copy(update={"granted": False}), ("no licence", "+0.200", "b/checkpoint --unlicensed")),
+        (None, ("not judged", "serve --scorer b/checkpoint")),
+    ],
+)
+def test_the_last_word_is_the_verdict_on_the_q_model_that_no_other_is_made_of(
+    licence: Licence | None, said: tuple[str, ...]
+) -> None:
+    write = "note('{0}'); write('{0}/checkpoint/manifest.json', {1!r})"
+    first = Manifest(kind="features", name="first", licence=LICENCE).model_dump_json()
+    best = Manifest(kind="qnet", name="best", licence=licence).model_dump_json()
+    chosen = replace(stage("b", write.format("b", best), needs=("a",)), reads=(Read("checkpoints", "a/checkpoint"),))
+    trunk = stage("c", write.format("c", Manifest(kind="policy", name="trunk").model_dump_json()))
+    plan = plan_of(stage("a", write.format("a", first)), chosen, trunk, stage("d", finished("d")))
+    run(plan)
+    told = io.StringIO()
+    print_verdicts(plan, summary(), Console(file=told, width=80))
+    [line] = told.getvalue().splitlines()
+    assert line.startswith("b: ")
+    assert all(part in line for part in ("best", *said))
 
 
 def test_a_failure_stops_what_needs_it_and_names_the_end_of_its_log() -> None:

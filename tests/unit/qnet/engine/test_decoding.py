@@ -1,8 +1,8 @@
 """Lockstep decoding agrees with the model run on each full sequence."""
 
-import gc
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from weakref import WeakSet
 
 import pytest
 import torch
@@ -76,7 +76,7 @@ def test_draws_that_begin_alike_say_what_each_says_alone(forks_at: tuple[int, ..
 def with_sinks() -> PreTrainedModel:
     """A model whose attention has sinks, and no windows."""
     config = tiny_config("gpt_oss")
-    config.layer_types = ["full_attention"] * 3
+    config.num_hidden_layers, config.layer_types = 2, ["full_attention"] * 2
     model: PreTrainedModel = AutoModelForCausalLM.from_config(config)
     return model
 
@@ -124,14 +124,25 @@ def test_draws_after_many_histories_say_what_each_says_alone(
         together = later
 
 
-def copied_bytes() -> int:
-    """Of the copies that exist now."""
-    return sum(copy.nbytes for copy in gc.get_objects() if type(copy) in (Stack, Beginnings))
+@pytest.fixture
+def copied(monkeypatch: pytest.MonkeyPatch) -> WeakSet[Stack | Beginnings]:
+    """The copies that exist at any time."""
+    alive: WeakSet[Stack | Beginnings] = WeakSet()
+
+    def noted(kind: type[Stack | Beginnings], *_: object) -> Stack | Beginnings:
+        alive.add(copy := object.__new__(kind))
+        return copy
+
+    for kind in (Stack, Beginnings):
+        monkeypatch.setattr(kind, "__new__", noted)
+    return alive
 
 
 # Without a limit 467 kB are copied: beginnings of 600 tokens, which six and four histories have, and what comes after.
 @pytest.mark.parametrize(("cache_bytes", "copies"), [(10**8, True), (1_600_000, True), (700_000, True), (0, False)])
-def test_copies_take_half_of_the_cache_at_most_and_old_prefixes_make_room(cache_bytes: int, copies: bool) -> None:
+def test_copies_take_half_of_the_cache_at_most_and_old_prefixes_make_room(
+    copied: WeakSet[Stack | Beginnings], cache_bytes: int, copies: bool
+) -> None:
     model = policy_model().model
     packed = PackedModel(model, logits_of(model), cache_bytes=cache_bytes, tokens_per_forward=700)
     for length in range(400, 480, 10):  # older prefixes, of which the cache has as many as it can hold
@@ -141,7 +152,7 @@ def test_copies_take_half_of_the_cache_at_most_and_old_prefixes_make_room(cache_
     together = [replace(one, token_ids=begun[i % 5 > 2] + one.token_ids) for i, one in enumerate(together)]
     most = 0
     for _ in draw_passes(packed, together, frozenset()):
-        found = copied_bytes()
+        found = sum(copy.nbytes for copy in copied)
         most = max(most, found)
         assert found <= cache_bytes // 2
         assert not found or packed.store.nbytes + found <= cache_bytes

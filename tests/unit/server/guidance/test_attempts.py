@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from qguide.server.guidance.attempts import narrowed
 from qguide.server.settings.settings import SCRIPTED, Settings
-from qguide.training.jobs.learn import CHECKPOINT, LearnConfig, run_learn
+from qguide.training.jobs.learn import LearnConfig, run_learn
 from tests.unit.server.conftest import FAKES, Serve
 
 TASK = {"role": "user", "content": "Your task is to: take the mug."}
@@ -68,7 +68,7 @@ def test_a_q_model_without_a_network_values_what_the_answers_led_to(serve: Serve
             messages = [{"role": r, "content": t} for r, t in zip(roles, texts, strict=True)]
             file.write(json.dumps({"messages": messages, "reward": tries[seen]}) + "\n")
     run_learn(LearnConfig(source=(tmp_path / "chats.jsonl",), output=tmp_path / "run", bits=12))
-    learned = str(tmp_path / "run" / CHECKPOINT)
+    learned = str(tmp_path / "run" / "checkpoint")
     models: Any = {"coins": learned, "ruled": f"validity+{learned}"}
     client = serve(Settings(policy=SCRIPTED, q_models=models, unlicensed=True))
     opened = [

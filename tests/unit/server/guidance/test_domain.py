@@ -9,7 +9,7 @@ from fastapi.testclient import TestClient
 from qguide.qnet.records import OfferRow
 from qguide.server.settings.settings import SCRIPTED, Settings
 from qguide.training.data.runs import read_rows
-from qguide.training.jobs.learn import CHECKPOINT, LearnConfig, run_learn
+from qguide.training.jobs.learn import LearnConfig, run_learn
 from tests.unit.server.conftest import Serve
 from tests.unit.training.jobs.test_learn import recording
 
@@ -23,7 +23,7 @@ def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> str:
     """A Q model that has learned where rings and coins are."""
     folder = tmp_path_factory.mktemp("learned")
     run_learn(LearnConfig(source=(recording(folder / "chats.jsonl"),), output=folder / "r", bits=12))
-    return str(folder / "r" / CHECKPOINT)
+    return str(folder / "r" / "checkpoint")
 
 
 @pytest.fixture

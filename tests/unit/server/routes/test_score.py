@@ -238,11 +238,12 @@ def test_tool_calls_are_candidates(client: TestClient) -> None:
         ("/score", {"queries": "look", "documents": ["go"]}),
     ],
 )
-def test_several_histories_are_no_step_of_an_episode(client: TestClient, path: str, body: dict[str, Any]) -> None:
+def test_several_histories_are_no_step_of_an_episode(
+    client: TestClient, document: dict[str, Any], path: str, body: dict[str, Any]
+) -> None:
     assert client.post(path, json=body | {"episode_id": "e"}).status_code == 200
     ended = client.post("/v1/episodes/e/outcome", json={"reward": 1.0})
     assert ended.json()["error"]["code"] == "unknown_episode"
-    document = client.get("/openapi.json").json()
     shape = document["paths"][path]["post"]["requestBody"]["content"]["application/json"]["schema"]
     schema = document["components"]["schemas"][shape["$ref"].rpartition("/")[2]]
     assert "no step is added" in schema["properties"]["episode_id"]["description"]

@@ -1,6 +1,7 @@
 """Trees of actions: identity, order, histories."""
 
 from collections import Counter
+from dataclasses import replace
 
 import pytest
 
@@ -115,7 +116,30 @@ def test_what_is_imitated_in_one_branch_is_imitated() -> None:
 
 def test_explorations_of_one_task_become_one_tree() -> None:
     merged = merge_trees([grown("ab", "ac"), grown("ac", "ad", "e")])
-    assert merged == grown("ab", "ac", "ad", "e")
+    assert [(node.step.action[-1], node.parent, node.count) for node in merged.nodes] == [
+        ("a", 0, 1),
+        ("b", 1, 1),
+        ("c", 1, 2),
+        ("d", 1, 1),
+        ("e", 0, 1),
+    ]
+
+
+def ended(word: str, reward: float) -> Tree:
+    *before, last = branch(*word)
+    return merge_branch(Tree("start"), [*before, replace(last, reward=reward)], source="policy")[0]
+
+
+def test_a_leaf_counts_its_episodes_and_has_their_mean_reward() -> None:
+    merged = merge_trees([ended("ab", 1.0), ended("ab", 0.0), ended("ab", 0.0), ended("ac", 1.0)])
+    assert [(leaf.count, leaf.step.reward) for leaf in merged.leaves()] == [(3, pytest.approx(1 / 3)), (1, 1.0)]
+
+
+@pytest.mark.parametrize("words", [("ab", "abc"), ("abc", "ab")])
+def test_an_episode_that_another_one_continues_has_no_outcome(words: tuple[str, str]) -> None:
+    merged = merge_trees([ended(words[0], 1.0), ended(words[0], 1.0), ended(words[1], 1.0)])
+    assert [node.step.reward for node in merged.nodes] == [0.0, 0.0, 1.0]
+    assert [node.count for node in merged.nodes][:2] == [1, 1]
 
 
 EMPTY = Step("Action: a", "", observed=(Message("tool", ""),))

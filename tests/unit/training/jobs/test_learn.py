@@ -14,7 +14,7 @@ from qguide.qnet.models.feature_q import WEIGHTS, feature_q_of, load_feature_q, 
 from qguide.qnet.models.manifest import MANIFEST, Manifest, is_feature_q, read_manifest, sha256_of
 from qguide.qnet.records import NodeRow, RolloutRow, TreeRow
 from qguide.qnet.types import Message, ScoreRequest
-from qguide.training.jobs.learn import CHECKPOINT, LearnConfig, run_learn
+from qguide.training.jobs.learn import LearnConfig, run_learn
 from qguide.training.licence.verdict import show_manifest
 from qguide.training.rollouts.models import Inference, build_scorer
 
@@ -48,7 +48,7 @@ def test_a_recording_becomes_a_licensed_checkpoint_that_jobs_load(tmp_path: Path
 
     assert manifest.licence is not None
     assert manifest.licence.granted
-    scorer = build_scorer(str(tmp_path / "run" / CHECKPOINT), Inference())
+    scorer = build_scorer(str(tmp_path / "run" / "checkpoint"), Inference())
     candidates = tuple(Message("assistant", f"Action: open the {drawer} drawer") for drawer in ("red", "blue"))
     state = (Message("user", "Find the coin of a guest that is new."),)
     [result] = scorer.score([ScoreRequest(state, candidates)])
@@ -73,7 +73,7 @@ def test_a_folder_whose_recording_is_called_like_rows_is_read(format_: str | Non
 def test_luck_has_no_licence_and_the_reason_is_kept(tmp_path: Path) -> None:
     learned(tmp_path, luck=True)
 
-    manifest = read_manifest(tmp_path / "run" / CHECKPOINT)
+    manifest = read_manifest(tmp_path / "run" / "checkpoint")
 
     assert manifest is not None
     assert manifest.licence is not None
@@ -117,7 +117,7 @@ def test_the_same_salt_makes_the_same_weights_and_none_makes_others(tmp_path: Pa
 
     def weights(name: str, salt: str) -> bytes:
         run_learn(LearnConfig(source=(source,), output=tmp_path / name, salt=salt))
-        return (tmp_path / name / CHECKPOINT / WEIGHTS).read_bytes()
+        return (tmp_path / name / "checkpoint" / WEIGHTS).read_bytes()
 
     assert weights("a", "aa") == weights("b", "aa")
     assert weights("c", "") != weights("d", "")
@@ -143,7 +143,7 @@ def test_a_source_without_episodes_is_refused(tmp_path: Path) -> None:
 
 def test_weights_that_were_changed_are_refused(tmp_path: Path) -> None:
     learned(tmp_path, bits=8)
-    folder = tmp_path / "run" / CHECKPOINT
+    folder = tmp_path / "run" / "checkpoint"
     assert is_feature_q(folder)
     data = bytearray((folder / WEIGHTS).read_bytes())
     data[-1] ^= 1
@@ -156,7 +156,7 @@ def test_weights_that_were_changed_are_refused(tmp_path: Path) -> None:
 def test_a_checkpoint_reads_the_words_that_it_learned_from(tmp_path: Path) -> None:
     learned(tmp_path)
 
-    model, _ = load_feature_q(tmp_path / "run" / CHECKPOINT)
+    model, _ = load_feature_q(tmp_path / "run" / "checkpoint")
 
     assert model.hasher.vocabulary is not None
     known = set(model.hasher.hashes([entry("ring", TASK), entry("coin", TASK)]).tolist())
@@ -189,7 +189,7 @@ def test_a_checkpoint_measures_numbers_as_where_it_learned(tmp_path: Path) -> No
 @pytest.mark.parametrize("version", [1, 99])
 def test_features_of_another_version_are_refused(version: int, tmp_path: Path) -> None:
     learned(tmp_path, bits=8)
-    folder = tmp_path / "run" / CHECKPOINT
+    folder = tmp_path / "run" / "checkpoint"
     config = json.loads((folder / "config.json").read_text())
     (folder / "config.json").write_text(json.dumps(config | {"features_version": version}))
     manifest = json.loads((folder / MANIFEST).read_text())

@@ -13,7 +13,7 @@ from qguide.jobs.table import find_job
 from qguide.qnet.errors import ConfigError
 from qguide.qnet.features.domain import Domain
 from qguide.qnet.models.checkpoint import load_policy, load_qnet
-from qguide.qnet.models.manifest import MergedLora
+from qguide.qnet.models.manifest import Manifest, MergedLora
 from qguide.qnet.models.qnet import QNet
 from qguide.qnet.scoring.value_head import NaiveScorer
 from qguide.qnet.types import Message, ScoreRequest
@@ -39,10 +39,12 @@ def policy(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return save_policy(tmp_path_factory.mktemp("policy"))
 
 
-@pytest.fixture
-def trajectories(tmp_path: Path) -> Path:
-    """A run folder with an expert's episodes."""
-    return trajectories_in(tmp_path / "trajectories")
+@pytest.fixture(scope="module")
+def trained_policy(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with a policy that was trained on the expert's episodes."""
+    folder = tmp_path_factory.mktemp("sft")
+    run_sft(sft_config(trajectories_in(folder / "trajectories"), folder, optimization=Optimization(epochs=1)))
+    return folder / "checkpoint"
 
 
 @pytest.fixture
@@ -53,14 +55,13 @@ def labels(tmp_path: Path) -> Path:
 
 @pytest.mark.parametrize("with_trees", [False, True], ids=["groups", "groups and trees"])
 def test_a_head_that_reads_matches_learns_from_decision_groups(
-    tmp_path: Path, trajectories: Path, labels: Path, with_trees: bool
+    tmp_path: Path, trained_policy: Path, labels: Path, with_trees: bool
 ) -> None:
-    run_sft(sft_config(trajectories, tmp_path / "sft", optimization=Optimization(epochs=1)))
     config = TrainQNetConfig(
         labels=(labels,) if with_trees else (),
         groups=(groups_in(tmp_path / "groups", range(40)),),
         held_back_groups=(groups_in(tmp_path / "held_back", range(90, 102)),),
-        trunk=tmp_path / "sft" / "checkpoint",
+        trunk=trained_policy,
         output=tmp_path / "qnet",
         head_width=32,
         head_features="match-1",
@@ -100,28 +101,19 @@ def test_a_head_that_reads_matches_learns_from_decision_groups(
 
 
 def test_siblings_in_held_back_trees_judge_where_there_are_no_groups(
-    tmp_path: Path, trajectories: Path, labels: Path
+    tmp_path: Path, trained_policy: Path, labels: Path
 ) -> None:
-    run_sft(sft_config(trajectories, tmp_path / "sft", optimization=Optimization(epochs=1)))
-    optimization = {"lr": 3e-3, "epochs": 12, "batch_tokens": 80, "micro_batch_tokens": 80}
-    fields: dict[str, object] = {
-        "labels": (labels,),
-        "groups": (),
-        "held_back_groups": (),
-        "optimization": optimization,
-    }
-    judged, others, unjudged = (
-        run_train_qnet(
-            qnet_config(
-                tmp_path / name, tmp_path / "sft" / "checkpoint", head_features="match-1", **fields, **held_back
-            )
-        )
-        for name, held_back in (
-            ("fraction", {"validation_fraction": 0.5}),
-            ("others", {"held_back_labels": (labels_in(tmp_path / "other", range(50, 56)),)}),
-            ("none", {}),
-        )
-    )
+    fields: dict[str, object] = {"labels": (labels,), "groups": (), "held_back_groups": ()}
+
+    def trained(name: str, *, epochs: int, **held_back: object) -> Manifest:
+        optimization = {"lr": 3e-3, "epochs": epochs, "batch_tokens": 80, "micro_batch_tokens": 80}
+        changes = fields | held_back | {"optimization": optimization, "head_features": "match-1"}
+        return run_train_qnet(qnet_config(tmp_path / name, trained_policy, **changes))
+
+    judged = trained("fraction", epochs=12, validation_fraction=0.5)
+    # These are not judged by what they have learned.
+    others = trained("others", epochs=1, held_back_labels=(labels_in(tmp_path / "other", range(50, 56)),))
+    unjudged = trained("none", epochs=1)
     assert judged.prior is None
     assert judged.licence is not None
     assert judged.licence.granted
@@ -132,9 +124,7 @@ def test_siblings_in_held_back_trees_judge_where_there_are_no_groups(
     assert (unjudged.licence, unjudged.prior) == (None, None)
     assert unjudged.unjudged.startswith("no task was held back; hold back some with validation_fraction (0)")
     with pytest.raises(ConfigError, match="task t0 of held_back_labels"):
-        run_train_qnet(
-            qnet_config(tmp_path / "both", tmp_path / "sft" / "checkpoint", **fields, held_back_labels=(labels,))
-        )
+        run_train_qnet(qnet_config(tmp_path / "both", trained_policy, **fields, held_back_labels=(labels,)))
 
 
 def test_the_objective_of_the_documentation_trains_and_its_width_tells(

@@ -87,7 +87,7 @@ def episodes(count: int, opening: Open, say: Say) -> list[LearnedEpisode]:
 def test_it_learns_from_the_task_wherever_it_stands_and_from_the_act_however_it_is_written(
     opening: Open, say: Say
 ) -> None:
-    model = learn(episodes(160, opening, say), Options(), Hasher(b"salt")).model
+    model = learn(episodes(100, opening, say), Options(), Hasher(b"salt")).model
 
     for thing, right in RIGHT.items():
         candidates = tuple(say(drawer, "Something never thought.") for drawer in DRAWERS)
@@ -96,7 +96,7 @@ def test_it_learns_from_the_task_wherever_it_stands_and_from_the_act_however_it_
 
 
 def test_an_example_is_not_taken_for_the_task() -> None:
-    model = learn(episodes(160, after_an_example, action), Options(), Hasher(b"salt")).model
+    model = learn(episodes(100, after_an_example, action), Options(), Hasher(b"salt")).model
     history = after_an_example("coin")
 
     assert model.hasher.frames(history[1].text)
@@ -106,7 +106,7 @@ def test_an_example_is_not_taken_for_the_task() -> None:
 def test_a_value_that_instructions_list_is_read_in_observations() -> None:
     chance = Random(1)
     found = []
-    for number in range(160):
+    for number in range(100):
         place, drawer = chance.choice(("hall", "attic")), chance.choice(DRAWERS)
         start = Message("user", f"Places are hall and attic. You are guest {number % 40}.")
         look = Message("assistant", "Action: look")
@@ -133,7 +133,7 @@ def test_a_number_is_large_or_small_for_what_the_task_is_about() -> None:
 
     chance = Random(2)
     found = []
-    for number in range(240):
+    for number in range(160):
         machine, high = chance.choice(tuple(usual)), chance.random() < 0.3
         state = history(machine, chance.uniform(1.1, 1.4) if high else chance.uniform(0.7, 0.95), number)
         drawer = chance.choice(DRAWERS[:2])
@@ -166,7 +166,7 @@ def test_two_facts_of_one_sentence_decide_together() -> None:
 
     chance = Random(3)
     found = []
-    for number in range(300):
+    for number in range(200):
         kind, fault = chance.choice(kinds), chance.choice(faults)
         column, drawer = f"column{number}", chance.choice(DRAWERS[:2])
         state = seen(kind, fault, column)

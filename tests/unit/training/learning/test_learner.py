@@ -95,7 +95,7 @@ def test_episodes_of_one_task_are_in_one_fold() -> None:
 
 def test_it_is_licensed_where_it_learned_and_not_where_outcomes_are_luck() -> None:
     chance = Random(1)
-    luck = [LearnedEpisode(e.task, e.states, e.actions, float(chance.random() < 0.3)) for e in episodes(80)]
+    luck = [LearnedEpisode(e.task, e.states, e.actions, float(chance.random() < 0.3)) for e in episodes(60)]
 
     for recorded, granted in ((episodes(200), True), (luck, False)):
         learned = learn(recorded, Options(), Hasher(b"salt"))
@@ -145,7 +145,7 @@ def test_episodes_are_held_back_where_tasks_are_too_few() -> None:
 def test_held_back_episodes_license_no_luck() -> None:
     chance, granted = Random(3), 0
     for seed in range(8):
-        luck = [LearnedEpisode("one", e.states, e.actions, float(chance.random() < 0.5)) for e in episodes(60, seed)]
+        luck = [LearnedEpisode("one", e.states, e.actions, float(chance.random() < 0.5)) for e in episodes(44, seed)]
         learned = learn(luck, Options(held_back="episodes"), Hasher(b"salt"))
         granted += licence_of(learned.evidence, learned.credit).granted
 
@@ -243,7 +243,7 @@ def test_votes_weigh_as_much_as_recordings_say() -> None:
         some = tuple(Drawn(opened(c), votes if c == right else 1) for c in DRAWERS)
         return replace(one, drawn=(some, drawn("green")))
 
-    recorded = list(enumerate(episodes(160)))
+    recorded = list(enumerate(episodes(80)))
     knowing = learn([told(*one, votes=4) for one in recorded], Options(), Hasher(b"salt"))
     at_random = learn([told(*one, votes=1) for one in recorded], Options(), Hasher(b"salt"))
 

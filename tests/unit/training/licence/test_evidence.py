@@ -5,8 +5,9 @@ from random import Random
 import numpy as np
 import pytest
 
+from qguide.qnet.models.manifest import Licence
 from qguide.training.licence.credit import credit_of
-from qguide.training.licence.evidence import FEWEST_TASKS, HeldBackDecision, evidence_of
+from qguide.training.licence.evidence import FEWEST_TASKS, MOST_MISSING, HeldBackDecision, evidence_of
 from qguide.training.licence.verdict import licence_of
 
 EVEN = (math.log(0.5), math.log(0.5))
@@ -94,6 +95,22 @@ def test_too_few_decisions_say_how_many_are_missing() -> None:
 
     assert not licence.granted
     assert licence.missing_decisions == 6
+
+
+def test_a_gain_that_no_sensible_number_of_decisions_would_show_promises_none() -> None:
+    def judged(right: int) -> Licence:
+        return licence_of(evidence_of([decision(f"{n}", q_is_right=n < right) for n in range(400)]))
+
+    some, hardly, none = judged(207), judged(202), judged(200)
+
+    assert some.missing_decisions is not None
+    assert some.missing_decisions <= MOST_MISSING
+    assert f"{some.missing_decisions:,} more decisions" in some.reason
+    assert hardly.gain > 0
+    assert hardly.missing_decisions is None
+    assert hardly.reason.endswith(f"{MOST_MISSING:,} more decisions would not show it")
+    assert none.gain == 0
+    assert none.reason.endswith("of 400 tasks")
 
 
 def test_decisions_without_a_difference_inform_about_nothing() -> None:

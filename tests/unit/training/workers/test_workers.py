@@ -27,14 +27,14 @@ from qguide.training.jobs.explore import run_explore
 from qguide.training.jobs.groups import GroupsConfig, run_groups
 from qguide.training.processes.messages import WorkerLostError
 from qguide.training.rollouts.harness import open_rollouts
-from qguide.training.rollouts.models import EMBEDDED, Inference, build_scorer
+from qguide.training.rollouts.models import EMBEDDED, Inference, build_policy, build_scorer
 from qguide.training.rollouts.remote_models import RayPolicy, RayScorer
 from qguide.training.workers.config import Workers
 from qguide.training.workers.suite import move_to_workers
 from tests.support.worker_jobs import HERE, POLICY, SUPPORT, explore, killing, lines, run, worker_processes
 
 EXECUTORS = ["processes", "ray"]
-TREES = 300
+TREES = 200
 
 
 @pytest.fixture(params=EXECUTORS)
@@ -281,8 +281,13 @@ def test_episodes_guided_by_a_q_model_in_actors_are_those_of_one_here(tmp_path: 
         played(3, models_in_actors(3, q_gpus=1))
 
 
-def test_a_history_goes_on_at_the_actor_that_has_its_beginning(ray_cluster: None) -> None:
-    scorer = RayScorer(EMBEDDED, Inference(threads=1), CorridorConfig(count=1), models_in_actors(2))
+@pytest.fixture(scope="module")
+def scorer(ray_cluster: None) -> RayScorer:
+    """A Q model in two actors, each of which loads torch and transformers at its start."""
+    return RayScorer(EMBEDDED, Inference(threads=1), CorridorConfig(count=1), models_in_actors(2))
+
+
+def test_a_history_goes_on_at_the_actor_that_has_its_beginning(scorer: RayScorer) -> None:
     here = build_scorer(EMBEDDED, Inference(threads=1))
     first = [(Message("user", f"You are in room {number}."),) for number in range(4)]
     later = [(*one, Message("assistant", "Action: look"), Message("user", "A door.")) for one in first]
@@ -293,8 +298,7 @@ def test_a_history_goes_on_at_the_actor_that_has_its_beginning(ray_cluster: None
         assert [one.cached_tokens for one in found] == [one.cached_tokens for one in expected]
 
 
-def test_histories_of_one_actor_are_divided_while_the_other_has_nothing_to_do(ray_cluster: None) -> None:
-    scorer = RayScorer(EMBEDDED, Inference(threads=1), CorridorConfig(count=1), models_in_actors(2))
+def test_histories_of_one_actor_are_divided_while_the_other_has_nothing_to_do(scorer: RayScorer) -> None:
     first = [(Message("user", f"Room {number} is dark."),) for number in range(8)]
     later = [(*one, Message("assistant", "Action: look"), Message("user", "A door.")) for one in first]
 
@@ -322,7 +326,7 @@ def test_a_policy_whose_actors_are_killed_draws_the_same_in_new_ones(ray_cluster
             victim.kill()
             victim.wait(60)
     assert policy.sample_batch(requests) == drawn
-    assert policy.name == remote_policy().name
+    assert policy.name == build_policy(EMBEDDED, Inference(threads=1), CorridorConfig(count=1)).name
 
 
 def test_errors_of_a_policy_in_an_actor_keep_their_class(ray_cluster: None) -> None:
@@ -330,7 +334,7 @@ def test_errors_of_a_policy_in_an_actor_keep_their_class(ray_cluster: None) -> N
     with pytest.raises(HistoryTooLongError):
         policy.sample_batch([SampleRequest((Message("user", "go " * 50_000),), 1)])
     with pytest.raises(CheckpointError):
-        remote_policy(SUPPORT)
+        remote_policy(SUPPORT, policy_actors=1)
     with pytest.raises(ConfigError, match=r"policy_actors is 2 with workers.policy_gpus 1 each, .* has 0 GPUs"):
         remote_policy(policy_gpus=1)
 
