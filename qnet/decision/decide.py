@@ -280,7 +280,7 @@ class _Step:
             out_of_domain=self._out_of_domain,
             distance=self._distance,
             draws_saved=self._guidance.num_candidates - len(own) if self._guidance.may_end_early else 0,
-            warnings=(*window, *self._warnings(prior), *(actions.warnings if actions else ())),
+            warnings=(*window, *self._warnings, *(actions.warnings if actions else ())),
             window=self._window,
             below_threshold=actions.result if actions else None,
         )
@@ -313,13 +313,11 @@ class _Step:
             greedy_weight=self._guidance.greedy_weight,
         )
 
-    def _warnings(self, prior: Prior) -> tuple[str, ...]:
-        """Warnings of parameters that upstreams refused, and of a prior that is not what was asked for."""
+    @property
+    def _warnings(self) -> tuple[str, ...]:
+        """Warnings of parameters that upstreams refused."""
         left_out = sorted({name for candidate in self.candidates for name in candidate.left_out})
-        refused = (f"left out, because the upstream refuses it: {', '.join(left_out)}",) if left_out else ()
-        if self._guidance.selection == "argmax" or prior.by == self._guidance.prior:
-            return refused
-        return (*refused, f"prior is {self._guidance.prior}, but a candidate has no logprob; votes were used")
+        return (f"left out, because the upstream refuses it: {', '.join(left_out)}",) if left_out else ()
 
     @property
     def _rules(self) -> tuple[tuple[float, ...], ...]:

@@ -79,6 +79,7 @@ class GuidedStepService(RequestService):
         with self._held(asked, play) as held:
             plan = await self._plan(asked, episode, play, held)
             decision = await self._decide(asked, plan)
+            decision = self._with_prior_warning(decision, asked, plan, held.id)
             self._measure(decision, held.id)
         taken = GuidedStepResult(
             decision,
@@ -331,6 +332,22 @@ class GuidedStepService(RequestService):
             final=asked.has_tools and not decision.action.tool_calls,
             strict=not asked.agent_session,
         )
+
+    def _with_prior_warning(
+        self, decision: Decision, asked: GuidedStepRequest, plan: "_Plan", q_model: str
+    ) -> Decision:
+        """A warning of votes in place of a likelihood, where the request asked for that; else they are counted.
+
+        `prior_by` says so in any case, and a caller who did not choose the prior cannot mend it.
+        """
+        wanted = plan.guidance.prior
+        if plan.guidance.selection == "argmax" or decision.prior_by == wanted:
+            return decision
+        if asked.options.prior is None:
+            self.metrics.count_missing_likelihood(q_model, asked.policy.name)
+            return decision
+        said = f"prior is {wanted}, but a candidate has no logprob; votes were used"
+        return replace(decision, warnings=(*decision.warnings, said))
 
     def _measure(self, decision: Decision, q_model: str) -> None:
         metrics = self.metrics

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from time import monotonic
 from typing import Final, Literal, TypeVar, get_args
 
+import structlog
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 
 from qguide.qnet.decision.threshold import ActionTaken
@@ -20,6 +21,7 @@ from qguide.qnet.types import ActionOutcome, HistoryWindow, ThresholdAction
 from qguide.qnet.work import TokenUsage
 from qguide.server.observability.request_context import Tracing, current_account
 
+_log = structlog.get_logger(__name__)
 _SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60)
 _COUNTS = (1, 2, 3, 4, 5, 8, 16, 32, 64)
 _Q_MODEL: Final = ["q_model"]
@@ -47,6 +49,7 @@ class Metrics:
         self.registry = CollectorRegistry()
         self._of_q_models: list[Counter | Gauge | Histogram] = []
         self._load: list[tuple[Gauge, Callable[[], float]]] = []
+        self._without_likelihood = set[tuple[str, str]]()
         self._watch_requests()
         self._watch_draws()
         self._watch_scoring()
@@ -70,6 +73,11 @@ class Metrics:
             "unguided",
             "Requests answered with the likeliest candidate because Q was missing or told nothing.",
             _Q_MODEL,
+        )
+        self.missing_likelihood = self._counter(
+            "missing_likelihood",
+            "Requests chosen by votes where the prior is a likelihood, which the policy does not tell.",
+            ["q_model", "policy"],
         )
         self.out_of_domain = self._counter(
             "out_of_domain", "Requests with a state of another kind than the Q model was trained on.", _Q_MODEL
@@ -228,6 +236,18 @@ class Metrics:
         """Count one request that was scored after a window of its history."""
         self.windows.labels(q_model).inc()
         self.left_out_tokens.labels(q_model).inc(window.left_out_tokens)
+
+    def count_missing_likelihood(self, q_model: str, policy: str) -> None:
+        """Count one request chosen by votes in place of a likelihood; the first one of each policy is logged."""
+        if (q_model, policy) not in self._without_likelihood:
+            self._without_likelihood.add((q_model, policy))
+            _log.warning(
+                "votes in place of likelihoods",
+                q_model=q_model,
+                policy=policy,
+                remedy="ask the upstream for logprobs, or set QGUIDE_PRIOR to votes",
+            )
+        self.missing_likelihood.labels(q_model, policy).inc()
 
     def count_threshold_action(self, q_model: str, taken: ActionTaken) -> None:
         """Count one action of a step whose best Q was below the threshold, and its tokens."""

@@ -81,11 +81,11 @@ def test_the_likelihood_may_be_the_prior() -> None:
     assert (decision.prior and decision.prior.by, decision.warnings) == ("likelihood", ())
 
 
-def test_without_logprobs_votes_stand_in_and_a_warning_says_so() -> None:
+def test_without_logprobs_votes_stand_in() -> None:
     guidance = Guidance(3, Sampling(), selection="posterior", tau=0.1, prior="likelihood")
     decision = decided(candidates("a", "b", "b"), Known({"a": 0.5, "b": 0.45}), guidance)
     assert decision.chosen == 1
-    assert decision.warnings == ("prior is likelihood, but a candidate has no logprob; votes were used",)
+    assert decision.prior_by == "votes"
 
 
 def test_the_scorer_is_told_counts_logprobs_and_tools() -> None:

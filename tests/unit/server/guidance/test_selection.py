@@ -4,6 +4,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import structlog
 from fastapi.testclient import TestClient
 
 from qguide.qnet.decision.selection import DEFAULT_TAU
@@ -121,6 +122,17 @@ def test_a_likelihood_that_no_candidate_has_is_replaced_by_votes_with_a_warning(
     answer = act(served(serve), prior="likelihood", tau=0.1)
     assert (answer["prior_by"], answer["reason"]) == ("votes", "highest_posterior")
     assert any("no logprob" in warning for warning in answer["warnings"])
+
+
+def test_a_likelihood_that_only_the_manifest_names_is_logged_once_and_counted(serve: Serve) -> None:
+    client = served(serve, PriorSection(tau=0.1, by="likelihood"))
+    with structlog.testing.capture_logs() as logged:
+        answers = [act(client) for _ in range(3)]
+    assert [(answer["prior_by"], answer["warnings"]) for answer in answers] == [("votes", [])] * 3
+    [told] = [one for one in logged if one["event"] == "votes in place of likelihoods"]
+    assert (told["q_model"], told["policy"]) == ("q@0", "scripted")
+    metrics = client.get("/metrics").text
+    assert 'qguide_missing_likelihood_total{policy="scripted",q_model="q@0"} 3.0' in metrics
 
 
 def score(client: TestClient, **body: Any) -> Any:
