@@ -43,10 +43,14 @@ class DeviceThread(FairThread):
     """One thread that runs everything that needs the device, so that nothing fights for it."""
 
     def __init__(
-        self, *, max_waiting: int = DEFAULT_MAX_WAITING, is_lost: Callable[[Exception], bool] = lambda _: False
+        self,
+        *,
+        max_waiting: int = DEFAULT_MAX_WAITING,
+        is_lost: Callable[[Exception], bool] = lambda _: False,
+        clock: Callable[[], float] = perf_counter,
     ) -> None:
         self._tokenizers: dict[bool, FairThread] = {}
-        super().__init__("qguide-device", max_waiting=max_waiting, is_lost=is_lost)
+        super().__init__("qguide-device", max_waiting=max_waiting, is_lost=is_lost, clock=clock)
 
     async def tokenize(self, work: Callable[[], Result], *, characters: int) -> Result:
         """Tokenize a text of so many characters on another thread, in its caller's turn."""

@@ -10,6 +10,7 @@ from qguide.qnet.device.device_thread import LONG_CHARACTERS, MOST_UNFINISHED, D
 from qguide.qnet.errors import OverloadedError
 from qguide.qnet.sliced_scorer import Slices
 from qguide.qnet.work import Tenant, TokenUsage, working_for
+from tests.support.clock import Clock
 
 Work = tuple[str, int]
 """A name, and how many slices it takes."""
@@ -18,7 +19,8 @@ Work = tuple[str, int]
 class Sliced:
     """Runs work of so many slices, once its gate is open; remembers every slice in order."""
 
-    def __init__(self) -> None:
+    def __init__(self, clock: Clock) -> None:
+        self.clock = clock
         self.gate = threading.Event()
         self.entered = threading.Event()
         self.slices: list[str] = []
@@ -26,13 +28,14 @@ class Sliced:
         self.given_up: list[frozenset[int]] = []
 
     def __call__(self, batch: Sequence[Work]) -> Slices[list[str]]:
-        """Each slice costs each request one token."""
+        """Each slice costs each request one token, and takes a second."""
         name = "+".join(name for name, _ in batch)
         try:
             for number in range(max(slices for _, slices in batch)):
                 given_up = yield {i: TokenUsage(number + 1, 0) for i in range(len(batch))}
                 self.given_up.append(given_up)
                 self.slices.append(name)
+                self.clock.now_s += 1
                 self.entered.set()
                 assert self.gate.wait(10)
         except GeneratorExit:
@@ -46,15 +49,21 @@ class Sliced:
 
 
 @pytest.fixture
-def thread() -> Iterator[DeviceThread]:
-    thread = DeviceThread(max_waiting=8)
+def clock() -> Clock:
+    """Each slice takes a second by it, however busy the machine is."""
+    return Clock()
+
+
+@pytest.fixture
+def thread(clock: Clock) -> Iterator[DeviceThread]:
+    thread = DeviceThread(max_waiting=8, clock=clock)
     yield thread
     thread.close()
 
 
 @pytest.fixture
-async def sliced() -> AsyncIterator[Sliced]:
-    sliced = Sliced()
+async def sliced(clock: Clock) -> AsyncIterator[Sliced]:
+    sliced = Sliced(clock)
     yield sliced
     sliced.gate.set()
 
