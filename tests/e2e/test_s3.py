@@ -2,6 +2,7 @@
 
 import gzip
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -197,22 +198,23 @@ def test_a_training_that_was_killed_goes_on_from_the_bucket(tmp_path: Path, proc
 
 
 @pytest.mark.parametrize(
-    ("variables", "source", "said"),
+    ("variables", "source", "error"),
     [
-        ({}, "s3://nowhere/trees", "s3://nowhere/trees"),
-        ({}, "s3://bucket/nothing", "does not exist"),
-        ({"AWS_ENDPOINT_URL": "http://127.0.0.1:1"}, "s3://bucket/trees", "cannot be reached"),
-        ({"AWS_ACCESS_KEY_ID": "", "AWS_SECRET_ACCESS_KEY": ""}, "s3://bucket/trees", "give it access"),
+        ({}, "s3://nowhere/trees", (ConfigError, RecordError)),
+        ({}, "s3://bucket/nothing", RecordError),
+        ({"AWS_ENDPOINT_URL": "http://127.0.0.1:1"}, "s3://bucket/trees", ConfigError),
+        ({"AWS_ACCESS_KEY_ID": "", "AWS_SECRET_ACCESS_KEY": ""}, "s3://bucket/trees", ConfigError),
     ],
     ids=["bucket", "key", "server", "credentials"],
 )
 def test_what_cannot_be_read_is_named(
-    variables: dict[str, str], source: str, said: str, monkeypatch: pytest.MonkeyPatch
+    variables: dict[str, str],
+    source: str,
+    error: type[Exception] | tuple[type[Exception], ...],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     for name, value in variables.items():
         monkeypatch.setenv(name, value) if value else monkeypatch.delenv(name)
     s3fs.S3FileSystem.clear_instance_cache()
-    with pytest.raises((ConfigError, RecordError)) as caught:
+    with pytest.raises(error, match=re.escape(source)):
         list(read_rows(Path(source), TreeRow))
-    assert source in str(caught.value)
-    assert said in str(caught.value)
