@@ -240,15 +240,16 @@ class FairThread:
     def put(self, waiting: QueuedRequest) -> None:
         """Queue a request."""
         refused: QueuedRequest | None = None
+        refusal: OverloadedError | None = None
         with self._changed:
             full = len(self._queue) >= self._max_waiting and not self._closed
             if full:  # the cancelled ones, which cost nothing in their turn, make room
                 self._queue.keep({id(w) for _, w in self._queue if not w.future.cancelled()})
                 full = len(self._queue) >= self._max_waiting
-            refusal = OverloadedError(
-                f"{len(self._queue):,} requests wait for the device, the most there may be; try again later"
-            )
             if full:
+                refusal = OverloadedError(
+                    f"{len(self._queue):,} requests wait for the device, the most there may be; try again later"
+                )
                 crowded = self._queue.longer_than(waiting.caller)
                 if crowded is None:
                     raise refusal

@@ -16,11 +16,11 @@ from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from transformers.masking_utils import ALL_MASK_ATTENTION_FUNCTIONS, sdpa_mask
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
-from qguide.qnet.engine.fused_attention import Session, attend_sessions, read_rows, sessions, spans_of
+from qguide.qnet.engine.fused_attention import Session, attend_sessions, sessions
 from qguide.qnet.engine.kernels import Scoring, dense_attention, plain_attention, tiled_attention, upload
-from qguide.qnet.engine.kv_buffer import KVBuffer
+from qguide.qnet.engine.kv_buffer import Columns, KVBuffer, PackedSegment, joined, read_rows, spans_of
 from qguide.qnet.engine.stacks import StackedRows, attend_beginnings, begun_rows
-from qguide.qnet.engine.windows import Columns, WindowView, hide_behind, view
+from qguide.qnet.engine.windows import WindowView, hide_behind, view
 
 PACKED_ATTENTION = "qguide_packed"
 # Rows of scores in memory at once: few on a CPU, whose cache they should fit.
@@ -30,45 +30,6 @@ CHUNKED_ON = {"cpu"}
 """Devices whose attention is computed chunk by chunk throughout; see `fused_attention`."""
 FEWEST_TILED_ROWS = 32
 FEWEST_TILED_COLUMNS = 256
-
-
-@dataclass(frozen=True, slots=True)
-class PackedSegment:
-    """New tokens of one conversation, in one forward pass.
-
-    Attributes:
-        column: their keys and values go here and after.
-        seen: earlier columns that every token sees.
-        bias: what hides the columns from `own` to the last new one, (tokens, columns), 0 or -inf, and -inf wherever a
-            token would see a later one; None where the tokens see each other causally.
-        own: the first column that `bias` is about; None is `column`.
-        read: which of the tokens' outputs the caller wants.
-        owner: index of the request that it is computed for, among those that run together.
-    """
-
-    buffer: KVBuffer
-    token_ids: list[int]
-    positions: list[int]
-    column: int
-    seen: Columns
-    bias: Tensor | None = None
-    own: int | None = None
-    read: tuple[int, ...] = ()
-    owner: int = 0
-
-    def columns(self, tokens: int | None = None) -> range:
-        """Columns beside `seen` that its first `tokens` tokens may see; None is all tokens."""
-        count = len(self.token_ids) if tokens is None else tokens
-        return range(self.column if self.own is None else self.own, self.column + count)
-
-
-def joined(columns: Columns, more: range) -> Columns:
-    """Columns and a later range, which is merged with the last one where they touch."""
-    if not more:
-        return columns
-    if columns and columns[-1].stop == more.start:
-        return (*columns[:-1], range(columns[-1].start, more.stop))
-    return (*columns, more)
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,7 +125,7 @@ class AttentionMetadata:
             self.groups.append(SegmentGroup(alike, start))
             start = self.groups[-1].end
             self._make_room(alike)
-        self.begun = begun_rows(self.spans)
+        self.begun = begun_rows(self.spans) if self.stacked else []
         self.written = [(segment, rows) for segment, rows in self.spans if segment.buffer.stack is None]
         self._sessions: list[Session] = []
         self._chunks: dict[tuple[int, bool, int | None], list[Chunk]] = {}
@@ -282,7 +243,9 @@ def packed_attention(
     # All write before any looks back: a segment may see columns that another one fills here.
     for segment, rows in metadata.written:
         segment.buffer.write(layer, segment.column, key[0, :, rows], value[0, :, rows])
-    beginnings = attend_beginnings(metadata.begun, layer, query_HND, value.shape[-1], scoring)
+    beginnings = None
+    if metadata.begun:
+        beginnings = attend_beginnings(metadata.begun, layer, query_HND, value.shape[-1], scoring)
     for stacked in metadata.stacked:
         states = (query_HND[:, stacked.rows], key[0, :, stacked.rows], value[0, :, stacked.rows])
         mine = None if beginnings is None else (beginnings[0][stacked.rows], beginnings[1][stacked.rows])

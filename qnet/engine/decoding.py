@@ -11,8 +11,8 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from qguide.qnet.engine.attention import PackedSegment, joined
 from qguide.qnet.engine.kernels import upload
+from qguide.qnet.engine.kv_buffer import PackedSegment, joined
 from qguide.qnet.engine.packed_model import PackedModel, Passes, history_segment
 from qguide.qnet.engine.prefix_cache import Branch, Entry
 

@@ -5,41 +5,25 @@ A GPU runs a kernel over a few hundred tokens in less time than a host needs to 
 attention here: over all columns, under one mask that is made once for all layers.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from math import inf
-from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention
 
 from qguide.qnet.engine.kernels import upload
-
-if TYPE_CHECKING:
-    from qguide.qnet.engine.attention import PackedSegment
+from qguide.qnet.engine.kv_buffer import PackedSegment, read_rows, spans_of
 
 _ALIGNED = 8  # columns of which a mask's rows are multiples, as the kernels want it in 16-bit types
-
-
-def spans_of(segments: Iterable["PackedSegment"]) -> Iterator[tuple["PackedSegment", slice]]:
-    """Each segment and the rows that are its tokens, where the segments' tokens follow each other."""
-    start = 0
-    for segment in segments:
-        yield segment, slice(start, start + len(segment.token_ids))
-        start += len(segment.token_ids)
-
-
-def read_rows(segments: Iterable["PackedSegment"]) -> list[int]:
-    """The rows that are read, counted from the first segment's first one; each once, in order."""
-    return [span.start + row for one, span in spans_of(segments) for row in sorted(set(one.read))]
 
 
 @dataclass(slots=True)
 class Session:
     """Neighbours in the packed row whose new tokens lie in one buffer, column after column."""
 
-    segments: list["PackedSegment"]
+    segments: list[PackedSegment]
     start: int
     _bias_TC: Tensor | None = field(default=None, init=False)
     _read_R: Tensor | None = field(default=None, init=False)
@@ -116,7 +100,7 @@ class Session:
         return not others and first.bias is None and seen
 
 
-def sessions(segments: Sequence["PackedSegment"]) -> list[Session]:
+def sessions(segments: Sequence[PackedSegment]) -> list[Session]:
     """The segments of a packed row by session, in order."""
     found: list[Session] = []
     row = column = 0
@@ -143,7 +127,7 @@ def attend_sessions(
     return (out[0] if len(out) == 1 else torch.cat(out)).unsqueeze(0)
 
 
-def _bias(spans: list[tuple["PackedSegment", slice]], columns: int, like: Tensor) -> Tensor:
+def _bias(spans: list[tuple[PackedSegment, slice]], columns: int, like: Tensor) -> Tensor:
     """0 or -inf, (rows, columns and a few more for alignment): what each row does not see."""
     rows = spans[-1][1].stop
     # What all rows see is left out of what the host makes and sends: a history may be long.
@@ -163,7 +147,7 @@ def _bias(spans: list[tuple["PackedSegment", slice]], columns: int, like: Tensor
     return bias_TC
 
 
-def _own_columns(segment: "PackedSegment", start: int) -> slice:
+def _own_columns(segment: PackedSegment, start: int) -> slice:
     """The columns that its tokens do not all see, counted from `start`."""
     own = segment.columns()
     return slice(own.start - start, own.stop - start)

@@ -1,5 +1,10 @@
-"""Keys and values of conversations, written in place; what several begin with is kept once."""
+"""Keys and values of conversations, written in place, and the segments of new tokens that are written there.
 
+What several conversations begin with is kept once.
+"""
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 import torch
@@ -10,6 +15,8 @@ from qguide.qnet.engine.kernels import Part, upload
 if TYPE_CHECKING:
     from qguide.qnet.engine.stacks import Beginnings, Stack
 
+Columns = tuple[range, ...]
+"""Columns of a buffer, in order; no two ranges touch."""
 _GROWTH: Final = 256
 
 
@@ -171,3 +178,55 @@ class KVBuffer:
         grown = self._empty(full_HTD)
         grown[:, : full_HTD.shape[1]] = full_HTD
         return grown
+
+
+@dataclass(frozen=True, slots=True)
+class PackedSegment:
+    """New tokens of one conversation, in one forward pass.
+
+    Attributes:
+        column: their keys and values go here and after.
+        seen: earlier columns that every token sees.
+        bias: what hides the columns from `own` to the last new one, (tokens, columns), 0 or -inf, and -inf wherever a
+            token would see a later one; None where the tokens see each other causally.
+        own: the first column that `bias` is about; None is `column`.
+        read: which of the tokens' outputs the caller wants.
+        owner: index of the request that it is computed for, among those that run together.
+    """
+
+    buffer: KVBuffer
+    token_ids: list[int]
+    positions: list[int]
+    column: int
+    seen: Columns
+    bias: Tensor | None = None
+    own: int | None = None
+    read: tuple[int, ...] = ()
+    owner: int = 0
+
+    def columns(self, tokens: int | None = None) -> range:
+        """Columns beside `seen` that its first `tokens` tokens may see; None is all tokens."""
+        count = len(self.token_ids) if tokens is None else tokens
+        return range(self.column if self.own is None else self.own, self.column + count)
+
+
+def joined(columns: Columns, more: range) -> Columns:
+    """Columns and a later range, which is merged with the last one where they touch."""
+    if not more:
+        return columns
+    if columns and columns[-1].stop == more.start:
+        return (*columns[:-1], range(columns[-1].start, more.stop))
+    return (*columns, more)
+
+
+def spans_of(segments: Iterable[PackedSegment]) -> Iterator[tuple[PackedSegment, slice]]:
+    """Each segment and the rows that are its tokens, where the segments' tokens follow each other."""
+    start = 0
+    for segment in segments:
+        yield segment, slice(start, start + len(segment.token_ids))
+        start += len(segment.token_ids)
+
+
+def read_rows(segments: Iterable[PackedSegment]) -> list[int]:
+    """The rows that are read, counted from the first segment's first one; each once, in order."""
+    return [span.start + row for one, span in spans_of(segments) for row in sorted(set(one.read))]

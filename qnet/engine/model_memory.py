@@ -17,8 +17,8 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from transformers import AutoModel, PretrainedConfig, PreTrainedModel
 
-from qguide.qnet.engine.attention import PACKED_ATTENTION, AttentionMetadata, PackedSegment, joined, register
-from qguide.qnet.engine.kv_buffer import KVBuffer
+from qguide.qnet.engine.attention import PACKED_ATTENTION, AttentionMetadata, register
+from qguide.qnet.engine.kv_buffer import KVBuffer, PackedSegment, joined
 from qguide.qnet.engine.recurrent_states import RecurrentState, attention_layers, cache_of, name_of_cache
 
 

@@ -15,17 +15,10 @@ import torch
 from torch import Tensor
 from transformers import PretrainedConfig, PreTrainedModel
 
-from qguide.qnet.engine.attention import (
-    CHUNKED_ON,
-    PACKED_ATTENTION,
-    AttentionMetadata,
-    PackedSegment,
-    joined,
-    register,
-)
+from qguide.qnet.engine.attention import CHUNKED_ON, PACKED_ATTENTION, AttentionMetadata, register
 from qguide.qnet.engine.context_length import context_length, shifting_rope
 from qguide.qnet.engine.kernels import LastLayerPruning, speed_up_linear_layers, upload
-from qguide.qnet.engine.kv_buffer import KVBuffer
+from qguide.qnet.engine.kv_buffer import KVBuffer, PackedSegment, joined
 from qguide.qnet.engine.prefix_cache import Entry, PrefixCache
 from qguide.qnet.engine.stack_layout import stack_alike
 from qguide.qnet.engine.stacks import Beginnings, Stack
@@ -192,7 +185,7 @@ class PackedModel:
         Yields:
             The order in which the buffers have to be packed, and what keeps them side by side.
         """
-        if self._window or self._device.type not in CHUNKED_ON:
+        if len(buffers) == 1 or self._window or self._device.type not in CHUNKED_ON:
             yield list(range(len(buffers))), []
             return
         layout = stack_alike(buffers, histories, room=self.store.room_for_copies)

@@ -13,17 +13,14 @@ Which are copied, and in how much memory, is `stack_layout`'s.
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import replace
 from math import inf
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
 from qguide.qnet.engine.kernels import Part, PartialAttention, Scoring, dense_attention, partial_attention
-from qguide.qnet.engine.kv_buffer import KVBuffer
-
-if TYPE_CHECKING:
-    from qguide.qnet.engine.attention import PackedSegment
+from qguide.qnet.engine.kv_buffer import KVBuffer, PackedSegment
 
 STACK_ROOM: Final = 32
 """New columns for which there is room; as many again whenever they are full."""
@@ -61,7 +58,7 @@ class Stack:
         """Columns that are old in some buffer."""
         return self._old[0].shape[3]
 
-    def places(self, segments: Sequence["PackedSegment"]) -> list[int]:
+    def places(self, segments: Sequence[PackedSegment]) -> list[int]:
         """Places of the segments' buffers, with room for their new columns."""
         place_of = {id(buffer): place for place, buffer in enumerate(self._buffers)}
         places = [place_of[id(segment.buffer)] for segment in segments]
@@ -179,7 +176,7 @@ class Beginnings:
 class BegunRows:
     """Rows of a packed row whose conversations have beginnings of one object."""
 
-    def __init__(self, beginnings: Beginnings, spans: Iterable[tuple["PackedSegment", slice]]) -> None:
+    def __init__(self, beginnings: Beginnings, spans: Iterable[tuple[PackedSegment, slice]]) -> None:
         self._beginnings = beginnings
         lines = [0] * len(beginnings)
         found = []
@@ -200,7 +197,7 @@ class BegunRows:
             all_T[self._row_T] = found_FHL[self._place_T, :, self._line_T]
 
 
-def begun_rows(spans: Iterable[tuple["PackedSegment", slice]]) -> list[BegunRows]:
+def begun_rows(spans: Iterable[tuple[PackedSegment, slice]]) -> list[BegunRows]:
     """The rows whose conversations have a beginning in common with others."""
     spans_of: dict[int, tuple[Beginnings, list[tuple[PackedSegment, slice]]]] = {}
     for segment, rows in spans:
@@ -211,10 +208,8 @@ def begun_rows(spans: Iterable[tuple["PackedSegment", slice]]) -> list[BegunRows
 
 def attend_beginnings(
     begun: Sequence[BegunRows], layer: int, query_HTD: Tensor, value_size: int, scoring: Scoring
-) -> PartialAttention | None:
-    """Attention of all rows to their beginnings, (T, H, D) and (T, H); nothing where no row has one."""
-    if not begun:
-        return None
+) -> PartialAttention:
+    """Attention of all rows to their beginnings, (T, H, D) and (T, H); without weight where a row has none."""
     heads, rows, _ = query_HTD.shape
     # A column whose score is the lowest has no weight.
     found = query_HTD.new_zeros((rows, heads, value_size)), query_HTD.new_full((rows, heads), -inf)
@@ -226,7 +221,7 @@ def attend_beginnings(
 class StackedRows:
     """Neighbours in the packed row whose buffers lie in one stack: one token each, or several under a bias."""
 
-    def __init__(self, stack: Stack, segments: Sequence["PackedSegment"], start: int) -> None:
+    def __init__(self, stack: Stack, segments: Sequence[PackedSegment], start: int) -> None:
         self._stack = stack
         places = stack.places(segments)
         lengths = [len(segment.token_ids) for segment in segments]
@@ -270,7 +265,7 @@ class StackedRows:
         mixed_LSHD: Tensor = mixed_LXD.view(len(mixed_LXD), places, -1, mixed_LXD.shape[-1])
         return mixed_LSHD[self._line_T, self._place_T]
 
-    def _hiding(self, places: Sequence[int], segments: Sequence["PackedSegment"]) -> Tensor:
+    def _hiding(self, places: Sequence[int], segments: Sequence[PackedSegment]) -> Tensor:
         """0 or -inf, (conversations, lines, old columns and new): what each line does not see."""
         old = self._stack.columns
         known_S, old_S = (torch.tensor(each[self._places]) for each in (self._stack.known, self._stack.old))

@@ -14,10 +14,7 @@ from torch import Tensor, nn
 from transformers import PretrainedConfig
 
 from qguide.qnet.engine.kernels import upload
-from qguide.qnet.engine.kv_buffer import KVBuffer
-
-Columns = tuple[range, ...]
-"""Columns of a buffer, in order; no two ranges touch."""
+from qguide.qnet.engine.kv_buffer import Columns, KVBuffer
 
 SLIDING: Final = "sliding_attention"
 """The kind of layer that has a window, as configurations call it."""

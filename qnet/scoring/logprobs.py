@@ -13,8 +13,8 @@ from math import fsum
 import torch
 from transformers import PreTrainedModel
 
-from qguide.qnet.engine.attention import PackedSegment
 from qguide.qnet.engine.kernels import upload
+from qguide.qnet.engine.kv_buffer import PackedSegment
 from qguide.qnet.engine.packed_model import (
     DEFAULT_CACHE_BYTES,
     DEFAULT_TOKENS_PER_FORWARD,

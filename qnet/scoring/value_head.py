@@ -14,9 +14,9 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from qguide.qnet.engine.attention import PackedSegment, joined
 from qguide.qnet.engine.context_length import context_length
 from qguide.qnet.engine.kernels import upload
+from qguide.qnet.engine.kv_buffer import Columns, PackedSegment, joined
 from qguide.qnet.engine.packed_model import (
     DEFAULT_CACHE_BYTES,
     DEFAULT_TOKENS_PER_FORWARD,
@@ -24,7 +24,6 @@ from qguide.qnet.engine.packed_model import (
     hidden_states_of,
 )
 from qguide.qnet.engine.prefix_cache import Branch, Entry
-from qguide.qnet.engine.windows import Columns
 from qguide.qnet.models.checkpoint import LoadedQNet
 from qguide.qnet.scoring.rendered_requests import (
     RenderedRequest,

@@ -14,7 +14,7 @@ import torch
 
 from qguide.qnet.device.device_thread import DeviceThread
 from qguide.qnet.device.local_policy import LocalPolicy
-from qguide.qnet.engine.attention import PackedSegment
+from qguide.qnet.engine.kv_buffer import PackedSegment
 from qguide.qnet.engine.packed_model import PackedModel
 from qguide.qnet.policies.scripted import ScriptedPolicy
 from qguide.qnet.scoring.value_head import SharedPrefixScorer
