@@ -39,8 +39,8 @@ def mint(folder: Path, models: tuple[str, ...] = MODELS, **options: Any) -> Choo
         "observed": True,
         "task_folds": 2,
         "trainings": (0,),
-        "training_draws": 8,
-        "steps": 60,
+        "training_draws": 4,
+        "steps": 30,
     }
     return ChooseRecordedConfig(**{**given, **options})
 
@@ -87,7 +87,8 @@ def test_who_made_a_candidate_does_not_reach_q(tmp_path: Path) -> None:
     renamed = tuple(f"model-{i}" for i in range(6))
     folders = [tmp_path / "a", tmp_path / "b"]
     first, second = (
-        run_choose_recorded(mint(folder, models)) for folder, models in zip(folders, (MODELS, renamed), strict=True)
+        run_choose_recorded(mint(folder, models, steps=10))
+        for folder, models in zip(folders, (MODELS, renamed), strict=True)
     )
     assert first == second
 
@@ -122,7 +123,7 @@ def test_rules_read_the_calls_of_every_form(tmp_path: Path) -> None:
         draws=1,
         trainings=(0,),
         training_draws=4,
-        steps=60,
+        steps=30,
         halves=True,
     )
     means = run_choose_recorded(config)
@@ -206,7 +207,7 @@ def test_the_likeliest_candidate_is_a_chooser_where_likelihoods_are_recorded(
     assert "likeliest" not in run_choose_recorded(config.model_copy(update={"output": tmp_path / "unknown"}))
 
 
-SMALL: dict[str, Any] = {"candidates": 2, "task_folds": 2, "trainings": (0,), "steps": 25}
+SMALL: dict[str, Any] = {"candidates": 2, "task_folds": 2, "trainings": (0,), "training_draws": 4, "steps": 25}
 
 
 def test_without_words_q_cannot_tell_apart_what_they_alone_tell_apart(tmp_path: Path) -> None:
