@@ -31,6 +31,7 @@ from qguide.training.optimization.options import DpoOptimization, Lora, PolicyOp
 from qguide.training.optimization.trainer import Loop
 from qguide.training.policy_training.simpo import TrainSimpoConfig, run_train_simpo
 from tests.support import stand_in_device
+from tests.support.alone import run_tests
 from tests.support.architectures import steps, tiny_config, tiny_pair
 from tests.support.devices import counted_synchronizations, needs_cuda
 from tests.support.echo import groups_in, qnet_config, sft_config, trajectories_in
@@ -275,16 +276,17 @@ def test_pairs_and_groups_train_a_policy_there(tmp_path: Path) -> None:
 @pytest.mark.skipif(bool(DEVICE), reason="this is that process")
 @pytest.mark.parametrize("device", [NAME, pytest.param("cuda", marks=needs_cuda)])
 def test_all_of_these_pass_in_a_process_that_has_the_device(device: str) -> None:
-    # As `make gpu-check` calls pytest where the pinned packages may be others, or missing.
-    others = ["-W", "default", "-o", "addopts=--import-mode=importlib"]
-    if device == "cuda" and find_spec("xdist") is not None:
-        others += ["-n", "4"]  # each compiles kernels of its own
-    flags = others if device == "cuda" else ["-n", "0"]
-    done = subprocess.run(
-        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *flags, __file__],
-        env=os.environ | {_OWN_PROCESS: device},
-        capture_output=True,
-        text=True,
-    )
-    assert done.returncode == 0, done.stdout[-8000:]
-    assert "23 passed" in done.stdout
+    variables = {_OWN_PROCESS: device}
+    code: int | None
+    if device == NAME:
+        code, output = run_tests([__file__], cwd=Path.cwd(), variables=variables)
+    else:
+        # As `make gpu-check` calls pytest where the pinned packages may be others, or missing.
+        flags = ["-W", "default", "-o", "addopts=--import-mode=importlib"]
+        if find_spec("xdist") is not None:
+            flags += ["-n", "4"]  # each compiles kernels of its own
+        command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *flags, __file__]
+        done = subprocess.run(command, env=os.environ | variables, capture_output=True, text=True)
+        code, output = done.returncode, done.stdout
+    assert code == 0, output[-8000:]
+    assert "23 passed" in output
