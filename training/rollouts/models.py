@@ -5,6 +5,7 @@ from hashlib import sha256
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, Literal
 
+import psutil
 from pydantic import Field
 
 from qguide.qnet.decision.selection import DEFAULT_TAU, SelectionName
@@ -79,15 +80,22 @@ NO_MODEL: Final = (EXPERT, RANDOM, SCRIPTED)
 """Policies that need no model, by the names under which jobs know them."""
 
 
+_MOST_CACHE_BYTES: Final = 2 * 1024**3
+_PART_OF_MEMORY: Final = 8
+"""A policy and a Q model then take a quarter of a small machine's memory, beside their weights."""
+
+
 class Inference(JobOptions):
     """Device, precision and memory of a job's models, which change results only by rounding.
 
     Attributes:
         device: "cpu", "cuda", "cuda:1" …
         dtype: type of weights and activations.
-        cache_bytes: memory for the histories kept between steps. If it cannot hold those of all
-            episodes played in parallel, histories are computed again at each step. On a CPU a policy
-            copies histories side by side while it draws; up to half of it is for these copies.
+        cache_bytes: memory of each model, a policy and a Q model apart, for the histories kept between steps. It
+            fills up, because those of finished episodes stay until others need the room. If it cannot hold
+            those of all episodes played in parallel, histories are computed again at each step. On a CPU a
+            policy copies histories side by side while it draws; up to half of it is for these copies. None is
+            2 GiB, or an eighth of the machine's memory if that is less.
         threads: number of torch's threads; 0 leaves the choice to torch.
         full_sequences: run Q models whose architecture can neither be packed nor go on from a kept
             state on full sequences, which costs the whole history at every step; false refuses
@@ -98,11 +106,18 @@ class Inference(JobOptions):
 
     device: str = "cpu"
     dtype: Literal["float32", "bfloat16"] = "float32"
-    cache_bytes: int = Field(default=2 * 1024**3, ge=0)
+    cache_bytes: int | None = Field(default=None, ge=0)
     threads: int = Field(default=0, ge=0)
     full_sequences: bool = False
     classifiers: dict[str, ServedClassifier] = Field(default_factory=dict)
     judges: dict[str, ServedJudge] = Field(default_factory=dict)
+
+    @property
+    def most_cache_bytes(self) -> int:
+        """Memory for the histories that a model keeps."""
+        if self.cache_bytes is not None:
+            return self.cache_bytes
+        return min(_MOST_CACHE_BYTES, psutil.virtual_memory().total // _PART_OF_MEMORY)
 
     def torch_dtype(self) -> "torch.dtype":
         """The type of weights, once torch has its threads."""
@@ -142,7 +157,7 @@ def build_policy(name: str, inference: Inference, environment: EnvironmentConfig
     from qguide.qnet.models.checkpoint import load_policy
 
     loaded = load_policy(model_folder(name, "policy"), dtype=inference.torch_dtype(), device=inference.device)
-    return LocalPolicy(loaded, cache_bytes=inference.cache_bytes)
+    return LocalPolicy(loaded, cache_bytes=inference.most_cache_bytes)
 
 
 def expert_builder(environment: EnvironmentConfig) -> ExpertBuilder:
@@ -194,7 +209,7 @@ def build_scorer(name: str, inference: Inference) -> Scorer:
     loaded = load_q_model(folder, dtype=inference.torch_dtype(), device=inference.device)
     return build_serving_scorer(
         loaded,
-        cache_bytes=inference.cache_bytes,
+        cache_bytes=inference.most_cache_bytes,
         tokens_per_forward=DEFAULT_TOKENS_PER_FORWARD,
         full_sequences=inference.full_sequences,
     )
@@ -206,7 +221,7 @@ def build_logprob_scorer(name: str, inference: Inference) -> Scorer:
     from qguide.qnet.scoring.logprobs import SharedPrefixLogprobScorer
 
     loaded = load_policy(model_folder(name, "policy"), dtype=inference.torch_dtype(), device=inference.device)
-    return SharedPrefixLogprobScorer(loaded, cache_bytes=inference.cache_bytes)
+    return SharedPrefixLogprobScorer(loaded, cache_bytes=inference.most_cache_bytes)
 
 
 def model_folder(name: str, kind: Literal["policy", "qnet"]) -> Path:

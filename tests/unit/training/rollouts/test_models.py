@@ -1,7 +1,9 @@
 """Jobs accept the server's Q models, and distinguish them by their weights."""
 
 from pathlib import Path
+from types import SimpleNamespace
 
+import psutil
 import pytest
 from pydantic import BaseModel, ValidationError
 from rich.console import Console
@@ -152,3 +154,12 @@ def test_a_selection_that_nothing_makes_is_refused(
 ) -> None:
     with pytest.raises(ValidationError, match=said):
         config.model_validate({"output": tmp_path, "environment": CorridorConfig(count=1)} | options)
+
+
+@pytest.mark.parametrize(("memory", "most"), [(64 * 1024**3, 2 * 1024**3), (8 * 1024**3, 1024**3)])
+def test_two_caches_take_at_most_a_quarter_of_a_small_machines_memory(
+    memory: int, most: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(psutil, "virtual_memory", lambda: SimpleNamespace(total=memory))
+    assert Inference().most_cache_bytes == most
+    assert Inference(cache_bytes=0).most_cache_bytes == 0
