@@ -19,7 +19,7 @@ from qguide.training.rollouts.episode import Agent, Episode, derived_seed, play_
 from qguide.training.rollouts.models import EMBEDDED, Inference, build_policy, build_scorer, fitted_prior_of
 
 SEED = 3
-PLAY = Play(candidates=5, sampling=Sampling(temperature=1.8), greedy_candidate=True, max_steps=12)
+PLAY = Play(candidates=5, sampling=Sampling(temperature=1.8), greedy_candidate=True, max_steps=7)
 TASKS = AlfWorldConfig(first_seed=77, count=2)
 
 
