@@ -73,7 +73,7 @@ policy = "{runs}/sft/checkpoint"
 name = "fake"
 count = 3
 [rewards]
-rollouts = 2
+rollouts = 1
 max_steps = 4
 max_tokens = 16
 """
@@ -201,7 +201,7 @@ def test_labels_are_made_again_with_the_values_of_the_model_before(trained: Path
 def test_values_of_searched_states_choose_among_trajectories(trained: Path, tmp_path: Path) -> None:
     search = EXPLORE.replace("/trees", "/searches").replace('expert = ["{runs}/expert"]\n', "")
     search = search.replace("[environment]", 'strategy = "mcts"\n[environment]')
-    search = search.split("[exploration]")[0] + "[mcts]\niterations = 6\nmax_steps = 8\nmax_tokens = 16\n"
+    search = search.split("[exploration]")[0] + "[mcts]\niterations = 4\nmax_steps = 8\nmax_tokens = 16\n"
     label = LABEL.replace("/trees", "/searches").replace("/labels", "/searches_labels")
     train = TRAIN_QNET.replace("/labels", "/searches_labels").replace("/qnet", "/state_value")
     train = train.replace("[optimization]", 'read_at = "observation"\nloss_on = "last"\n[optimization]')
