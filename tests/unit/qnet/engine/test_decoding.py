@@ -129,12 +129,15 @@ def copied(monkeypatch: pytest.MonkeyPatch) -> WeakSet[Stack | Beginnings]:
     """The copies that exist at any time."""
     alive: WeakSet[Stack | Beginnings] = WeakSet()
 
-    def noted(kind: type[Stack | Beginnings], *_: object) -> Stack | Beginnings:
-        alive.add(copy := object.__new__(kind))
-        return copy
+    def noting(init: Callable[..., None]) -> Callable[..., None]:
+        def noted(copy: Stack | Beginnings, *arguments: object) -> None:
+            alive.add(copy)
+            init(copy, *arguments)
+
+        return noted
 
     for kind in (Stack, Beginnings):
-        monkeypatch.setattr(kind, "__new__", noted)
+        monkeypatch.setattr(kind, "__init__", noting(kind.__init__))
     return alive
 
 
