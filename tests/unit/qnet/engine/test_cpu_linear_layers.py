@@ -2,10 +2,12 @@
 
 import copy
 import pickle
+from pathlib import Path
 
 import pytest
 import torch
 from torch import nn
+from transformers import LlamaConfig, LlamaForCausalLM
 
 from qguide.qnet.engine import kernels
 from qguide.qnet.engine.kernels import (
@@ -13,23 +15,24 @@ from qguide.qnet.engine.kernels import (
     Scoring,
     dense_attention,
     one_dnn_is_faster,
+    one_dnn_is_faster_on_turned,
     speed_up_linear_layers,
     tiled_attention,
 )
 
-WIDTH = 256
+WIDTH = 384
 needs_one_dnn = pytest.mark.skipif(not torch.backends.mkldnn.is_available(), reason="torch without oneDNN")
 
 
 @pytest.fixture
 def faster(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(kernels, "one_dnn_is_faster", lambda: True)
+    monkeypatch.setattr(kernels, "one_dnn_is_faster_on_turned", lambda: True)
 
 
 @needs_one_dnn
 @pytest.mark.usefixtures("faster")
 @pytest.mark.parametrize("bias", [False, True])
-@pytest.mark.parametrize("rows", [1, 3, 4, 50])
+@pytest.mark.parametrize("rows", [1, 2, 4, 50])
 def test_outputs_are_those_of_an_ordinary_layer(rows: int, bias: bool) -> None:
     ordinary = nn.Linear(WIDTH, 2 * WIDTH, bias=bias)
     fast = copy.deepcopy(ordinary)
@@ -59,6 +62,23 @@ def test_weights_may_change_and_be_of_half_precision_and_the_layer_saved() -> No
         torch.testing.assert_close(pickle.loads(pickle.dumps(layer))(inputs), 2 * before)
         half = layer.to(torch.bfloat16)(inputs.to(torch.bfloat16))
     assert half.dtype == torch.bfloat16
+
+
+@needs_one_dnn
+@pytest.mark.usefixtures("faster")
+@pytest.mark.parametrize("tied", [False, True])
+def test_weights_lie_turned_but_for_an_embeddings_and_are_saved_as_ever(tied: bool, tmp_path: Path) -> None:
+    shape = {"hidden_size": WIDTH, "intermediate_size": 2 * WIDTH, "num_attention_heads": 4, "num_hidden_layers": 1}
+    model = LlamaForCausalLM(LlamaConfig(vocab_size=WIDTH, tie_word_embeddings=tied, **shape)).eval()
+    weights = {name: weight.clone() for name, weight in model.state_dict().items()}
+    speed_up_linear_layers(model)
+    assert model.model.layers[0].mlp.up_proj.weight.t().is_contiguous()
+    assert model.model.embed_tokens.weight.is_contiguous()
+    assert model.lm_head.weight.is_contiguous() is tied
+    model.save_pretrained(tmp_path)
+    for found in (model, LlamaForCausalLM.from_pretrained(tmp_path)):
+        for name, weight in found.state_dict().items():
+            torch.testing.assert_close(weight, weights[name], rtol=0, atol=0)
 
 
 @needs_one_dnn
@@ -106,3 +126,4 @@ def test_small_layers_and_subclasses_stay_as_they_are() -> None:
 
 def test_the_choice_is_made_once() -> None:
     assert one_dnn_is_faster() is one_dnn_is_faster()
+    assert one_dnn_is_faster_on_turned() is one_dnn_is_faster_on_turned()
