@@ -68,8 +68,15 @@ def test_weights_may_change_and_be_of_half_precision_and_the_layer_saved() -> No
 @pytest.mark.usefixtures("faster")
 @pytest.mark.parametrize("tied", [False, True])
 def test_weights_lie_turned_but_for_an_embeddings_and_are_saved_as_ever(tied: bool, tmp_path: Path) -> None:
-    shape = {"hidden_size": WIDTH, "intermediate_size": 2 * WIDTH, "num_attention_heads": 4, "num_hidden_layers": 1}
-    model = LlamaForCausalLM(LlamaConfig(vocab_size=WIDTH, tie_word_embeddings=tied, **shape)).eval()
+    config = LlamaConfig(
+        vocab_size=WIDTH,
+        hidden_size=WIDTH,
+        intermediate_size=2 * WIDTH,
+        num_attention_heads=4,
+        num_hidden_layers=1,
+        tie_word_embeddings=tied,
+    )
+    model = LlamaForCausalLM(config).eval()
     weights = {name: weight.clone() for name, weight in model.state_dict().items()}
     speed_up_linear_layers(model)
     assert model.model.layers[0].mlp.up_proj.weight.t().is_contiguous()
