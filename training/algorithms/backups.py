@@ -87,7 +87,7 @@ def average_outcome(tree: Tree) -> dict[int, float]:
 def outcome_advantage(tree: Tree) -> dict[int, float]:
     """Progress of every action: A(s, a) = Q(s, a) - V(s) (AgentPRM; target `progress`).
 
-    Q is the mean reward of the leaves at or below the node, V that of the leaves below its parent,
+    Q is the mean reward of the episodes through the node, V that of the episodes through its parent,
     so neither is bootstrapped from a model; `gae_advantages` does that. What all candidates of
     a state share is left out; labels of different states are not comparable.
     """
@@ -158,8 +158,8 @@ def outcomes_behind(tree: Tree, labels: Mapping[int, float], *, target: str) -> 
 
     Labels that teach may be both: `q` is then gamma to the steps left, between the worst and the best
     of its tree, so that a slow success counts less and every tree has a success. What judges is the
-    reward: what the best actions bring that follow an action for `q`, the mean over its leaves for `td`, `gae` and
-    `progress`. Those of other targets, one's own among them, are outcomes as they are.
+    reward: what the best actions bring that follow an action for `q`, the mean of the episodes through it for
+    `td`, `gae` and `progress`. Those of other targets, one's own among them, are outcomes as they are.
     """
     match target:
         case "q":

@@ -156,8 +156,8 @@ def merge_branch(
     Args:
         mistakes: indices of the steps that are not to be imitated. A shared node is to be, if it is
             in any of its branches.
-        episodes: how many took this branch; a leaf has the mean reward of those that ended there, and what
-            a longer one continues was cut short and has none. 0 of a search: it draws in a state until
+        episodes: how many took this branch; a leaf has the mean reward of those that ended there. One that a longer
+            one continues was cut short: its last reward is the longer one's. 0 of a search: it draws in a state until
             something is new, which says nothing of how often.
 
     Returns:
@@ -173,7 +173,7 @@ def merge_branch(
             nodes[known - 1] = _observing(nodes[known - 1], step)
         if known is None:
             if episodes and shared and parent != at and not children[parent]:
-                nodes[parent - 1] = _ended(nodes[parent - 1], 0.0, 1)
+                nodes[parent - 1] = _ended(nodes[parent - 1], steps[index - 1].reward, 1)
             shared, known = False, len(nodes) + 1
             depth = tree.depth(at) + len(branch) + 1
             nodes.append(Node(known, parent, depth, step, source, mistake))
@@ -184,14 +184,8 @@ def merge_branch(
         branch.append(known)
         parent = known
     if branch and episodes and not children[parent]:
-        # Cut short before its last answer: it counts only where nothing else is recorded.
-        whole, cut = not steps[-1].unobserved, shared and tree.node(parent).step.unobserved
-        if not shared or (whole and cut):
-            nodes[parent - 1] = _ended(nodes[parent - 1], steps[-1].reward, episodes)
-        elif whole or cut:
-            count = nodes[parent - 1].count + episodes
-            reward = _mean(nodes[parent - 1], steps[-1].reward, episodes)
-            nodes[parent - 1] = _ended(nodes[parent - 1], reward, count)
+        before = tree.node(parent) if shared else None
+        nodes[parent - 1] = _ended_here(nodes[parent - 1], steps[-1], episodes, before=before)
     merged = replace(tree, nodes=tuple(nodes), children=tuple(children))
     return merged, tuple(branch)
 
@@ -218,6 +212,19 @@ def _observing(node: Node, step: Step) -> Node:
         tried=node.step.tried or step.tried,
     )
     return replace(node, step=seen)
+
+
+def _ended_here(leaf: Node, last: Step, episodes: int, *, before: Node | None) -> Node:
+    """A leaf with so many more episodes, whose last step is `last`; `before` is the leaf as it was, None if it is new.
+
+    Those that were cut short before their last answer count only where nothing else is recorded.
+    """
+    whole, cut = not last.unobserved, before is not None and before.step.unobserved
+    if before is None or (whole and cut):
+        return _ended(leaf, last.reward, episodes)
+    if whole or cut:
+        return _ended(leaf, _mean(leaf, last.reward, episodes), leaf.count + episodes)
+    return leaf
 
 
 def _ended(node: Node, reward: float, episodes: int) -> Node:

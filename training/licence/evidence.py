@@ -128,7 +128,7 @@ class Evidence:
         if self.gain <= 0:
             return None
         missing = self.decisions * ((half_width / self.gain) ** 2 - 1)
-        return math.ceil(missing) if missing <= MOST_MISSING else None
+        return max(1, math.ceil(missing)) if missing <= MOST_MISSING else None
 
 
 def evidence_of(decisions: Iterable[HeldBackDecision], *, tau: float | None = None, tried: int = 1) -> Evidence:

@@ -142,6 +142,14 @@ def test_an_episode_that_another_one_continues_has_no_outcome(words: tuple[str, 
     assert [node.count for node in merged.nodes][:2] == [1, 1]
 
 
+@pytest.mark.parametrize("order", [(0, 1), (1, 0)])
+def test_an_action_keeps_its_own_reward_where_another_episode_goes_on(order: tuple[int, int]) -> None:
+    first, second = (replace(step, reward=reward) for step, reward in zip(branch("a", "b"), (0.25, 1.0), strict=True))
+    trees = [merge_branch(Tree("start"), steps, source="policy")[0] for steps in ([first], [first, second])]
+    merged = merge_trees([trees[i] for i in order])
+    assert [node.step.reward for node in merged.nodes] == [0.25, 1.0]
+
+
 EMPTY = Step("Action: a", "", observed=(Message("tool", ""),))
 DENIED = Step("Action: a", "denied", observed=(Message("tool", "denied"),))
 UNOBSERVED = Step("Action: a", "")

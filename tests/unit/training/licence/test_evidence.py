@@ -113,6 +113,11 @@ def test_a_gain_that_no_sensible_number_of_decisions_would_show_promises_none() 
     assert none.reason.endswith("of 400 tasks")
 
 
+def test_an_interval_that_begins_at_0_is_short_of_one_decision() -> None:
+    shown = evidence_of([decision(f"{n}", q_is_right=n < 300) for n in range(400)])
+    assert replace(shown, gain=0.25, gain_interval=(0.0, 0.5)).missing_decisions == 1
+
+
 def test_decisions_without_a_difference_inform_about_nothing() -> None:
     alike = HeldBackDecision("a", (0.9, 0.1), EVEN, ((1.0,), (1.0,)))
 
