@@ -12,6 +12,7 @@ from pydantic_settings import SettingsError
 from rich.console import Console
 
 from qguide.commands.errors import exit_with, shown_errors
+from qguide.qnet.policies.upstream_dialects import DIALECTS
 
 if TYPE_CHECKING:
     from qguide.server.settings.settings import Settings
@@ -34,7 +35,8 @@ Scorer = Annotated[
 Upstream = Annotated[
     str | None,
     typer.Option(
-        help="A chat model as the policy: PROVIDER:MODEL (openai:gpt-4.1-mini) or URL#MODEL; see "
+        help="A chat model as the policy: "
+        f"{', '.join(f'{one.provider.name}:MODEL' for one in DIALECTS.values() if one.provider)} or URL#MODEL; see "
         "QGUIDE_UPSTREAMS. --scorer judge:MODEL has it judge its own candidates."
     ),
 ]

@@ -63,7 +63,7 @@ class UpstreamSettings(BaseModel, frozen=True, extra="forbid"):
     """One model of an OpenAI-compatible server.
 
     Attributes:
-        url: base URL as for an OpenAI client; the dialect's path (/chat/completions of `chat`) is appended to it.
+        url: base URL as for an OpenAI client; the dialect's path is appended to it.
         model: the model's name at the upstream.
         n: `one_request` draws all candidates with one request (`n`); `parallel` sends one request per candidate.
         max_tokens_name: the parameter for the longest completion; OpenAI's reasoning models take
@@ -80,7 +80,8 @@ class UpstreamSettings(BaseModel, frozen=True, extra="forbid"):
     dialect: DialectName = Field(
         default="chat",
         description="; ".join(
-            f"`{one.name}` asks by {one.api}" + (", once per candidate" if not one.takes_n else "")
+            f"`{one.name}` asks by {one.api} (/{one.placed(one.path, {'model': 'MODEL'})[0]})"
+            + (", once per candidate" if not one.takes_n else "")
             for one in DIALECTS.values()
         ),
     )
