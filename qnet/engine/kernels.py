@@ -249,8 +249,7 @@ def _one_dnn_wins(weights: list[Tensor], of_mkl: list[Tensor], *, by: float) -> 
     # In turns, so that a machine that is busy for a while slows both.
     pairs = [pair for _ in range(_ROUNDS) for pair in zip(weights, of_mkl, strict=True)]
     times = [(_seconds(_multiply, input, mine, None), _seconds(F.linear, input, other)) for mine, other in pairs]
-    ours, mkls = map(min, zip(*times, strict=True))
-    return by * ours < mkls
+    return by * min(ours for ours, _ in times) < min(mkls for _, mkls in times)
 
 
 def _turned(weight: Tensor) -> Tensor:

@@ -8,7 +8,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from transformers import GPTNeoConfig, Lfm2Config, Llama4TextConfig, PretrainedConfig
 
-from qguide.qnet.engine import attention
+from qguide.qnet.engine import attention, kernels
 from qguide.qnet.engine import prefix_cache as kvstore
 from qguide.qnet.engine.context_length import context_length
 from qguide.qnet.errors import CheckpointError
@@ -85,6 +85,26 @@ def test_q_is_that_of_the_full_sequence(
                 assert result.q_values == close_to(subject.q_values(request))
                 assert result.computed_tokens + result.cached_tokens == subject.tokens(request)
                 assert min(result.computed_tokens, result.cached_tokens) >= 0
+
+
+@pytest.fixture(scope="module", params=["qnet", "implicit-q"])
+def turned(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Subject:
+    return build_subject(request.param, "llama", tmp_path_factory.mktemp("q"))
+
+
+@pytest.mark.skipif(not torch.backends.mkldnn.is_available(), reason="torch without oneDNN")
+@settings(the_same_on_every_run, max_examples=4)
+@given(batches=batches(), cache_bytes=st.sampled_from((1, ONE_SLAB, 10**8)))
+def test_q_of_turned_weights_is_that_of_plain_ones(
+    turned: Subject, batches: list[list[ScoreRequest]], cache_bytes: int
+) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(kernels, "one_dnn_is_faster_on_turned", lambda: True)
+        patch.setattr(kernels, "_FEWEST_WEIGHTS", 0)
+        fast = turned.build_fast(cache_bytes=cache_bytes)
+    for batch in batches:
+        for request, result in zip(batch, fast.score(batch), strict=True):
+            assert result.q_values == close_to(turned.q_values(request))
 
 
 @pytest.fixture(scope="module", params=EVERY)
