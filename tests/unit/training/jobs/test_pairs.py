@@ -112,6 +112,15 @@ def test_the_best_path_of_a_tree_wins_against_the_sibling_of_lowest_q(tmp_path: 
     assert [row.depth for row in rows] == [0, 1]
 
 
+def test_an_action_of_the_best_path_is_worth_the_mean_of_its_answers(tmp_path: Path) -> None:
+    lucky, unlucky = node(1, 0, 1, "a", 1.0), node(2, 0, 1, "a", 0.0)
+    answered = unlucky.model_copy(update={"observation": "nothing", "count": 3})
+    nodes = (lucky, answered, node(3, 0, 1, "b", 0.125))
+    tree = write(tmp_path / "trees", TreeRow(**TASK, first_observation="start", nodes=nodes, draws=5))
+    [row] = pairs_of(tmp_path, trees=(tree,), normalize=False)
+    assert (row.chosen_value, row.rejected_value) == (0.25, 0.125)
+
+
 def test_the_values_of_a_search_decide_where_they_are_asked_for(tmp_path: Path, trees: Path) -> None:
     [row] = read_rows(RunFolder(trees).rows, TreeRow)
     values = (0.5, 0.9, -1.0, 0.1, None)

@@ -14,10 +14,13 @@ from qguide.qnet.errors import ConfigError, RecordError
 from qguide.qnet.models.qnet import QNet
 from qguide.qnet.models.qnet_config import QNetConfig
 from qguide.qnet.types import Message
-from qguide.training.algorithms.backups import labelled_paths
+from qguide.training.algorithms.backups import label_tree, labelled_paths
+from qguide.training.algorithms.tree import merge_trees
+from qguide.training.data.records import LabelledTree
 from qguide.training.optimization.packed_trees import (
     PackedTree,
     QPlace,
+    ReadAt,
     pack_tree,
     sibling_pairs,
     without_unbranched_suffixes,
@@ -102,6 +105,20 @@ def test_a_pair_needs_one_state_and_a_difference() -> None:
 def chat(*actions: int) -> list[Message]:
     said = [(Message("assistant", f"do {n}"), Message("user", f"saw {n}")) for n in actions]
     return [Message("user", "see"), *(message for turn in said for message in turn)]
+
+
+@pytest.mark.parametrize(("read_at", "targets"), [("action", [0.25, 0.5]), ("observation", [0.0, 0.5, 1.0])])
+def test_an_action_is_taught_the_mean_of_its_answers_as_often_as_each_came(
+    read_at: ReadAt, targets: list[float]
+) -> None:
+    other_answer = [*chat(1)[:2], *chat(3)[2:]]
+    episodes = [(chat(1), 1.0), (chat(2), 0.5), *[(other_answer, 0.0)] * 3]
+    merged = merge_trees([labelled(said, labels={}, rewards=(reward,)).tree for said, reward in episodes])
+    labels = label_tree(merged, target="q", gamma=1.0, normalized=False)
+    tree = LabelledTree("t", replace(merged, values={"q": labels}), "q")
+    pack = partial(pack_tree, loss_on="last", min_label_margin=0.1, max_length=64, max_tokens=256)
+    [packed] = pack(renderer(), tree, read_at=read_at)
+    assert sorted(target for target, weight in zip(packed.target, packed.weight, strict=True) if weight) == targets
 
 
 def test_a_path_ends_at_its_last_action_that_has_a_sibling() -> None:
