@@ -245,7 +245,7 @@ class Metrics:
                 "votes in place of likelihoods",
                 q_model=q_model,
                 policy=policy,
-                remedy="ask the upstream for logprobs, or set QGUIDE_PRIOR to votes",
+                remedy="have requests ask for logprobs, or set QGUIDE_PRIOR to votes",
             )
         self.missing_likelihood.labels(q_model, policy).inc()
 
