@@ -19,6 +19,8 @@ from qguide.pipelines.summary import StageSummary, Summary
 from qguide.qnet.models.manifest import MANIFEST, Manifest
 from qguide.training.data.runs import RunFolder
 
+_BESIDE: Final = ", with --policy or --upstream for your agent's model"
+"""Without them the embedded policy is served, which only the embedded Q model is meant for."""
 _COLOURS: Final = {
     "waiting": "dim",
     "running": "cyan",
@@ -178,11 +180,11 @@ def _verdict(manifest: Manifest, folder: Path) -> str:
     named = folder.relative_to(Path.cwd()) if folder.is_relative_to(Path.cwd()) else folder
     serve = shlex.join(("qguide", "serve", "--scorer", str(named)))
     if manifest.licence is None:
-        return f"{manifest.remark}. It guides all the same: {serve}"
+        return f"{manifest.remark}. It guides all the same: {serve}{_BESIDE}"
     if manifest.licence.granted:
-        return f"has a licence: {manifest.licence.reason}. Next: {serve}"
+        return f"has a licence: {manifest.licence.reason}. Next: {serve}{_BESIDE}"
     more = "train on more data, or serve it all the same"
-    return f"{manifest.remark}. Next: {more}: {serve} --unlicensed"
+    return f"{manifest.remark}. Next: {more}: {serve} --unlicensed{_BESIDE}"
 
 
 def _failures(summary: StageSummary) -> str:

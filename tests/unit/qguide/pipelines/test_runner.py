@@ -92,7 +92,7 @@ LICENCE = Licence(granted=True, reason="its choice is above the agent's own: +0.
     [
         (LICENCE, ("+0.200 (+0.100 to +0.300)", "qguide serve --scorer b/checkpoint")),
         (LICENCE.model_copy(update={"granted": False}), ("no licence", "+0.200", "b/checkpoint --unlicensed")),
-        (None, ("not judged", "serve --scorer b/checkpoint")),
+        (None, ("not judged", "serve --scorer b/checkpoint, with --policy or --upstream")),
     ],
 )
 def test_the_last_word_is_the_verdict_on_the_q_model_that_no_other_is_made_of(
