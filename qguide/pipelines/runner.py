@@ -1,6 +1,5 @@
 """Runs a plan: starts each stage when what it needs is finished and slots are free."""
 
-import json
 import signal
 from collections.abc import Callable, Iterator
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
@@ -12,7 +11,7 @@ from types import FrameType
 from typing import Any, Final, Self
 
 from qguide.pipelines.plan import Plan, Stage
-from qguide.pipelines.stage_process import ProcessEnd, StageProcess, last_lines
+from qguide.pipelines.stage_process import ProcessEnd, StageProcess, failures_since, last_lines
 from qguide.pipelines.summary import Fingerprint, InputHashes, State, SummaryFile, changes
 from qguide.pipelines.views import LiveTable, PlainLines
 from qguide.qnet.errors import ConfigError, StageFailedError
@@ -201,7 +200,7 @@ class PipelineRunner:
         summary.wall_s += end.wall_s
         summary.cpu_s += end.cpu_s
         summary.exit_status = end.exit_status
-        summary.failures = failures_since(stage.output, running.metrics_end)
+        summary.failures = len(failures_since(stage.output, running.metrics_end))
         summary.ended_at = datetime.now(UTC)
         if end.exit_status == 0:
             summary.made_of, summary.started_of = running.made_of, None
@@ -242,22 +241,3 @@ def end_of_metrics(output: Path) -> int:
     """Length in bytes of the whole lines of a run folder's metrics; 0 without any."""
     metrics = RunFolder(output).metrics
     return metrics.read_bytes().rfind(b"\n") + 1 if metrics.is_file() else 0
-
-
-def failures_since(output: Path, start: int) -> int:
-    """Number of failures in a run folder's metrics, from a byte on.
-
-    The harness writes {"task_id": …, "error": …} for a task, `evaluate` for an episode.
-    """
-    metrics = RunFolder(output).metrics
-    if not metrics.is_file():
-        return 0
-    return sum(_is_failure(line) for line in metrics.read_bytes()[start:].splitlines())
-
-
-def _is_failure(line: bytes) -> bool:
-    try:
-        row = json.loads(line)
-    except ValueError:  # a last line that a kill cut short
-        return False
-    return isinstance(row, dict) and row.keys() >= {"task_id", "error"}

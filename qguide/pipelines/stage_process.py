@@ -1,5 +1,6 @@
 """The process of one stage: its log file, its end, and the time that it took."""
 
+import json
 import os
 import signal
 import subprocess
@@ -14,6 +15,7 @@ from time import monotonic
 import psutil
 
 from qguide.server.upstreams import process_guard
+from qguide.training.data.runs import RunFolder
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,3 +99,23 @@ def last_lines(log: Path, count: int) -> list[str]:
         lines = file.read().decode(errors="replace").splitlines()
         return [line.rstrip() for line in lines if line.strip()][-count:]
     return []
+
+
+def failures_since(output: Path, start: int) -> list[str]:
+    """The failures in a run folder's metrics, from a byte on: each task and its error.
+
+    The harness writes {"task_id": …, "error": …} for a task, `evaluate` for an episode.
+    """
+    metrics = RunFolder(output).metrics
+    if not metrics.is_file():
+        return []
+    return list(filter(None, map(_failure, metrics.read_bytes()[start:].splitlines())))
+
+
+def _failure(line: bytes) -> str:
+    try:
+        row = json.loads(line)
+    except ValueError:  # a last line that a kill cut short
+        return ""
+    failed = isinstance(row, dict) and row.keys() >= {"task_id", "error"}
+    return f"{row['task_id']}: {row['error']}" if failed else ""

@@ -14,7 +14,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from qguide.pipelines.plan import Plan, Stage
-from qguide.pipelines.stage_process import last_lines
+from qguide.pipelines.stage_process import failures_since, last_lines
 from qguide.pipelines.summary import StageSummary, Summary
 from qguide.qnet.models.manifest import MANIFEST, Manifest
 from qguide.training.data.runs import RunFolder
@@ -137,9 +137,11 @@ def print_times(plan: Plan, summary: Summary, console: Console) -> None:
         times = (_duration(stage.wall_s), _duration(stage.cpu_s))
         table.add_row(name, stage.state, str(stage.starts), str(stage.failures), *times)
         if stage.failures and stage.state == "finished":
-            metrics = RunFolder(plan.stages[name].output).metrics
+            output = plan.stages[name].output
+            last = "".join(f", the last one {failure}" for failure in failures_since(output, 0)[-1:])
             remedies.append(
-                f"stage {name} has {_failures(stage)}, named in {metrics}; --retry-failures tries them again"
+                f"stage {name} has {_failures(stage)}, named in {RunFolder(output).metrics}{last}; "
+                "--retry-failures tries them again"
             )
     table.add_section()
     table.add_row("all", "", "", "", _duration(summary.wall_s), _duration(summary.cpu_s))

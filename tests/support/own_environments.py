@@ -38,6 +38,15 @@ class NoisyLamp(GymLamp):
         return f"{text} It is {next(_noise)} o'clock.", *rest  # type: ignore[return-value]
 
 
+class LuckyLamp(GymLamp):
+    """The same, but every other press wins at once, whatever the episode."""
+
+    def step(self, action: str) -> tuple[str, float, bool, bool, dict[str, Any]]:
+        text, reward, ended, *rest = super().step(action)
+        lucky = action.startswith("press") and next(_noise) % 2 == 1
+        return text, 3.0 if lucky else reward, ended or lucky, *rest  # type: ignore[return-value]
+
+
 class UnsteadyLamp(GymLamp):
     """The same, which is noisy as long as a test says so."""
 

@@ -15,16 +15,16 @@ from typing import Any, Literal, Self
 from pydantic import Field, model_validator
 
 from qguide.qnet.decision.selection import prior_of, select
-from qguide.qnet.errors import EnvironmentFailureError, HistoryTooLongError
+from qguide.qnet.errors import HistoryTooLongError
 from qguide.qnet.records import NodeRow, RolloutRow, TreeRow
 from qguide.qnet.types import Candidate, History, SampleRequest, Sampling, ScoreRequest, ScoreResult
 from qguide.training.data.decision_groups import GroupDecision, candidate_node, decided_nodes, outcomes_differ
 from qguide.training.environment import Expert, Task
 from qguide.training.options import JobOptions
 from qguide.training.rollouts.episode import Agent, AgentStep, Episode, derived_seed
-from qguide.training.rollouts.game import Game
+from qguide.training.rollouts.game import Game, ReplayDiffersError
 from qguide.training.rollouts.rollout import ModelRequest, RolloutTask, RunBudget, SampleRequests
-from qguide.training.trajectory import Step, reply_key, text_reply
+from qguide.training.trajectory import reply_key, text_reply
 
 GoOn = Literal["random", "first", "guided"]
 
@@ -225,7 +225,8 @@ class _Valuation:
             if len({one.reward for episodes in played for one in episodes}) == 1:
                 break
         for one in played[drawn.chosen]:
-            _require_same(one.steps[step], episode.steps[step], step)
+            if one.steps[step] != episode.steps[step]:
+                raise ReplayDiffersError(f"after {step + 1} actions", one.steps[step], episode.steps[step])
         nodes = [_node(drawn, index, step, episodes, source=self.source) for index, episodes in enumerate(played)]
         return GroupDecision(tuple(nodes), drawn.chosen, drawn.greedy)
 
@@ -340,11 +341,3 @@ def expert_continuing(build: Callable[[], Expert]) -> Continuing:
         return choose
 
     return continuing
-
-
-def _require_same(now: Step, before: Step, step: int) -> None:
-    if now != before:
-        raise EnvironmentFailureError(
-            f"a replayed episode differs at step {step + 1}: {now} instead of {before}; use a "
-            "deterministic environment for decision groups"
-        )

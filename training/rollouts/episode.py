@@ -112,6 +112,8 @@ def play_episode(
     try:
         first_observation: str = yield EnvironmentCall(environment.reset)
         for reply in prefix[:max_steps]:
+            if steps and steps[-1].ended:  # it did not end here before: `new_steps` says so
+                break
             steps.append((yield from _act(environment, reply, chat)))
         history = chat.history(first_observation, steps)
         while len(steps) < max_steps and not (steps and steps[-1].ended):

@@ -13,6 +13,16 @@ from qguide.training.rollouts.rollout import EnvironmentCall, RolloutTask
 from qguide.training.trajectory import REACT, ChatFormat, Step
 
 
+class ReplayDiffersError(EnvironmentFailureError):
+    """The same actions were answered in another way, so a branch would not start where it should."""
+
+    def __init__(self, when: str, now: object, before: object) -> None:
+        super().__init__(
+            f"a replayed episode differs {when}: {now!r} instead of {before!r}; branches need a deterministic "
+            'environment, or branching = "snapshot" or "none", and an expert\'s trajectory of the same game'
+        )
+
+
 @dataclass(frozen=True, slots=True)
 class Game:
     """One task, and what playing it needs; its methods are rollout tasks.
@@ -46,7 +56,7 @@ class Game:
         """The new steps of an agent from the state after some steps, and the whole episode."""
         prefix = [*(step.message for step in before), *replies]
         episode = yield from self.play(agent, max_steps=max_steps, prefix=prefix)
-        return new_steps(episode, first, before), episode
+        return new_steps(episode, first, before, replies=len(replies)), episode
 
     def replay(self, replies: Sequence[Message]) -> RolloutTask[Episode]:
         """An episode of these replies alone; none gives the first observation."""
@@ -55,29 +65,35 @@ class Game:
     def try_reply(self, first: str, before: Sequence[Step], reply: Message) -> RolloutTask[Step]:
         """The step of a reply after some steps, none of which ended the episode."""
         episode = yield from self.replay([*(step.message for step in before), reply])
-        [step] = new_steps(episode, first, before)
+        [step] = new_steps(episode, first, before, replies=1)
         return step
 
 
-def new_steps(episode: Episode, first: str, before: Sequence[Step]) -> tuple[Step, ...]:
+def new_steps(episode: Episode, first: str, before: Sequence[Step], *, replies: int = 0) -> tuple[Step, ...]:
     """The steps of an episode after those that it replayed.
 
     A tree adds rewards up along a path, so the outcome stands on the last step alone, also where
     an environment gives partial credit at every step.
+
+    Args:
+        replies: number of those that were given after the replayed steps.
+
+    Raises:
+        ReplayDiffersError: the episode is another one than before.
     """
     _require_same(episode.first_observation, first, "at the start")
     for number, (now, then) in enumerate(zip(episode.steps, before, strict=False), start=1):
         _require_same(now.observation, then.observation, f"after {number} actions")
+    played = len(episode.steps)
+    if played < len(before) + replies and episode.steps[-1].ended:
+        raise ReplayDiffersError(f"after {played} actions", "the end of the episode", "more of it")
     own = episode.steps[len(before) :]
     return (*(replace(step, reward=0.0) for step in own[:-1]), *own[-1:])
 
 
 def _require_same(now: str, before: str, when: str) -> None:
     if now != before:
-        raise EnvironmentFailureError(
-            f"a replayed episode differs {when}: {now!r} instead of {before!r}; branches need "
-            "a deterministic environment, and an expert's trajectory of the same game"
-        )
+        raise ReplayDiffersError(when, now, before)
 
 
 def _silent(history: History, step: int) -> Any:

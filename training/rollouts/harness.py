@@ -38,7 +38,7 @@ from qguide.training.options import JobOptions
 from qguide.training.processes.messages import DeadlyRequestError, WorkerLostError
 from qguide.training.progress import ProgressBar
 from qguide.training.rollouts.driver import HostedRun, run_rollouts
-from qguide.training.rollouts.game import Game
+from qguide.training.rollouts.game import Game, ReplayDiffersError
 from qguide.training.rollouts.hosted import (
     UPSTREAMS_MAY_CHANGE,
     Upstreams,
@@ -146,6 +146,7 @@ class Rollouts:
     _hosted: HostedRun | None = None
     _branching: BranchingChoice | None = None
     _had_rows: bool = False
+    _differing: int = 0
     _gpus: float = 0.0
     _rows: JsonlWriter | None = None
     _bar: ProgressBar | None = None
@@ -204,11 +205,18 @@ class Rollouts:
         self._tell_end()
 
     def _tell_end(self) -> None:
+        console = self.console or Console(stderr=True)
         if reason := self.budget.reason:
             self.metrics.write({"ended_by": reason})
-            console = self.console or Console(stderr=True)
             console.print(
                 f"{self.job}: ended by {reason}; what is played is kept, and a start with more goes on", markup=False
+            )
+        if self._differing:
+            console.print(
+                f"{self.job}: {self._differing} of {len(self.suite.tasks)} tasks failed because replays of "
+                f"{self.suite.environment.name} differ; chance chose the tasks that are left, so their outcomes are "
+                'biased; set branching to "snapshot" or "none", and play into another output',
+                markup=False,
             )
 
     def branch(self) -> Branching:
@@ -333,6 +341,7 @@ class Rollouts:
 
     def _fail(self, task_id: str, error: QGuideError) -> None:
         self.failures.append(TaskFailure(task_id, str(error)))
+        self._differing += isinstance(error, ReplayDiffersError)
         self.metrics.write({"task_id": task_id, "error": str(error)})
         self.advance(f"{len(self.failures)} failed, most recently {task_id}")
 

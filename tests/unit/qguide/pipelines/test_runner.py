@@ -213,7 +213,7 @@ def test_failures_of_a_finished_stage_are_counted_and_tried_again_when_told() ->
     assert "a finished (not run again, 2 failures)" in run(plan)
     shown = io.StringIO()
     print_times(plan, summary(), Console(file=shown, width=200))
-    assert "a/metrics.jsonl; --retry-failures tries them again" in shown.getvalue()
+    assert "a/metrics.jsonl, the last one z: too slow; --retry-failures tries them again" in shown.getvalue()
 
     run(plan, retry_failures=True)
     assert summary().stages["a"].failures == 2, "those of the last start only"

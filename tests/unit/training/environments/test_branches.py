@@ -1,6 +1,7 @@
 """Branches where replays differ: by snapshots, or whole episodes only, which the job says."""
 
 import json
+import re
 from io import StringIO
 from pathlib import Path
 from typing import Any
@@ -99,6 +100,18 @@ def test_snapshots_grow_trees_where_replays_differ(tmp_path: Path) -> None:
             lit = {s.step.action[-1] for s in tree.path(node.id) if "press" in s.step.action}
             shown_on = node.step.observation.removeprefix("On: ").partition(".")[0]
             assert set(shown_on.split(", ")) == (lit or {"none"})
+
+
+def test_a_replay_that_ends_early_names_the_difference_and_the_job_its_bias(tmp_path: Path) -> None:
+    _, shown = explore(tmp_path, "LuckyLamp", branching="replay", count=12)
+    rows = map(json.loads, (tmp_path / "metrics.jsonl").read_text().splitlines())
+    errors = [row["error"] for row in rows if "error" in row]
+    assert errors
+    assert any("'the end of the episode' instead of 'more of it'" in error for error in errors)
+    for error in errors:
+        assert re.search(r'differs after \d actions: .*branching = "snapshot" or "none"', error)
+    assert f"{len(errors)} of 12 tasks failed" in shown
+    assert 'set branching to "snapshot" or "none"' in shown
 
 
 def test_without_snapshots_only_whole_episodes_are_explored(tmp_path: Path) -> None:

@@ -110,6 +110,25 @@ def test_a_method_of_ones_own_is_played_beside_ours(tmp_path: Path, monkeypatch:
     assert replies.count(longest) < len(replies) / 50, "one of 4^5 where each draw is as long"
 
 
+@pytest.mark.parametrize(("tau", "same"), [(1e-9, True), (1e9, False)])
+def test_a_method_of_ones_own_asks_for_q(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, tau: float, same: bool
+) -> None:
+    [written] = [b.text for b in blocks_of("docs/methods/index.md") if "def soft_vote" in b.text]
+    (tmp_path / "my_votes.py").write_text(written)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(str(tmp_path))
+
+    results = evaluate(tmp_path / "run", methods=("my_votes:soft_vote", "q-guided"), seeds=(0,), tau=tau)
+
+    monkeypatch.delitem(sys.modules, "my_votes")
+    assert results.complete
+    by_votes, by_q = ([row for row in rows_of(tmp_path / "run") if (":" in row.method) == own] for own in (True, False))
+    assert sum(row.scored_tokens for row in by_votes) > 0
+    actions = [sorted((row.task_id, row.actions) for row in rows) for rows in (by_votes, by_q)]
+    assert (actions[0] == actions[1]) == same
+
+
 @pytest.mark.parametrize(
     ("method", "said"),
     [
