@@ -13,6 +13,7 @@ from typing import Any, TypeVar
 
 import httpx
 import psutil
+import pytest
 from websockets.sync.client import connect
 
 from qguide.server.app import create_app
@@ -169,12 +170,15 @@ def test_a_request_cut_off_by_the_shutdown_is_503() -> None:
     assert answer.headers["x-request-id"] == answer.json()["error"]["request_id"]
 
 
-def test_a_stream_cut_off_by_the_shutdown_ends_with_an_error() -> None:
-    body = stream_of("look") | {"model": "slow"}
-    answer = cut_off(lambda url: httpx.post(f"{url}{CHAT}", json=body, timeout=END_S))
+@pytest.mark.parametrize(("path", "named"), [(CHAT, []), ("/v1/messages", ["event: error"])])
+def test_a_stream_cut_off_by_the_shutdown_ends_with_an_error(path: str, named: list[str]) -> None:
+    body = stream_of("look") | {"model": "slow", "max_tokens": 8}
+    answer = cut_off(lambda url: httpx.post(f"{url}{path}", json=body, timeout=END_S))
     assert answer.status_code == 200
-    *_, last = [line for line in answer.text.splitlines() if line]
-    assert json.loads(last.removeprefix("data: "))["error"]["code"] == "draining"
+    *before, last = answer.text.strip().split("\n\n")[-1].splitlines()
+    assert before == named
+    error = json.loads(last.removeprefix("data: "))["error"]
+    assert "draining" in (error.get("code"), error.get("details", {}).get("error_code"))
 
 
 def test_a_response_cut_off_by_the_shutdown_is_an_error_over_a_websocket() -> None:
