@@ -43,7 +43,7 @@ from qguide.server.guidance.step_types import (
 )
 from qguide.server.learning.live_group import LearningStep
 from qguide.server.observability.request_context import record_draw, record_q_values, record_usage, upstream_session
-from qguide.server.q_models.served import MeteredPolicy, ServedPolicy, ServedQModel
+from qguide.server.q_models.served import MeteredPolicy, ServedPolicy, ServedQModel, kept_open
 from qguide.server.q_models.threaded import QModelLease
 from qguide.server.settings.thresholds import ThresholdSettings
 
@@ -76,30 +76,30 @@ class GuidedStepService(RequestService):
         episode = await self.begin_step(episode_id, earned=asked.options.earned, strict=not asked.agent_session)
         play = await play_of(asked, episode, self.learning) if self.learning else LearningStep()
         # Resolved before drawing and held to the end, so that no answer mixes two versions.
-        with self._held(asked, play) as held:
+        with kept_open(play.shadow), self._held(asked, play) as held:
             plan = await self._plan(asked, episode, play, held)
             decision = await self._decide(asked, plan)
             decision = self._with_prior_warning(decision, asked, plan, held.id)
             self._measure(decision, held.id)
-        taken = GuidedStepResult(
-            decision,
-            asked.policy.name,
-            held.model.named,
-            (perf_counter() - started) * 1e3,
-            episode_id=episode_id,
-            action_policies=action_policies(decision, plan.threshold, asked.policy.name),
-        )
-        if pool := asked.policy.pool:
-            taken = with_policies(taken, pool, self.settings)
-        prices = prices_of(asked, plan.threshold, self.settings, held.model.upstream)
-        taken = priced(taken, prices)
-        for stage, cost in stage_costs(taken).items():
-            self.metrics.cost.labels(held.id, stage).inc(max(0.0, cost))  # a difference of floats
-        if self.learning is not None and (held.model.refusal or play.q_model):
-            self.learning.spent(play, extra_of(decision, prices))
-        await self._remember(asked, plan, taken, held, play)
-        require_not_stopped(decision, held.model)
-        return taken
+            taken = GuidedStepResult(
+                decision,
+                asked.policy.name,
+                held.model.named,
+                (perf_counter() - started) * 1e3,
+                episode_id=episode_id,
+                action_policies=action_policies(decision, plan.threshold, asked.policy.name),
+            )
+            if pool := asked.policy.pool:
+                taken = with_policies(taken, pool, self.settings)
+            prices = prices_of(asked, plan.threshold, self.settings, held.model.upstream)
+            taken = priced(taken, prices)
+            for stage, cost in stage_costs(taken).items():
+                self.metrics.cost.labels(held.id, stage).inc(max(0.0, cost))  # a difference of floats
+            if self.learning is not None and (held.model.refusal or play.q_model):
+                self.learning.spent(play, extra_of(decision, prices))
+            await self._remember(asked, plan, taken, held, play)
+            require_not_stopped(decision, held.model)
+            return taken
 
     async def _decide(self, asked: GuidedStepRequest, plan: "_Plan") -> Decision:
         """Draw, score and choose as planned; the plan's warnings come first."""

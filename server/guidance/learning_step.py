@@ -44,15 +44,12 @@ async def shadowed(
         return None
     prior = decision.prior if decision.reason == EXPLORED else None
     actual = prior.likeliest if prior else decision.chosen
-    model.hold()
     try:
         chosen = await _shadow_choice(asked, decision, model, settings, greedy=greedy)
     except Exception as error:  # its message is not logged, because it may hold a prompt
         reason = type(error).__name__
         _log.warning("shadow_failed", shadow=model.id, reason=reason)
         return None
-    finally:
-        model.release()
     effects = effects_of(messages)
     taken = actual if chosen is None else chosen
     return Shadowed(

@@ -25,7 +25,16 @@ from qguide.qnet.policies.openai_compatible import OpenAICompatiblePolicy
 from qguide.qnet.types import History
 from qguide.server.observability.metrics import Metrics
 from qguide.server.observability.request_context import current_account
-from qguide.server.q_models.served import NAME, Runtime, ServedPolicy, ServedQModel, Texts, Written, plain_name
+from qguide.server.q_models.served import (
+    NAME,
+    Runtime,
+    ServedPolicy,
+    ServedQModel,
+    Texts,
+    Written,
+    kept_open,
+    plain_name,
+)
 from qguide.server.q_models.threaded import QModelLease, ShadowScoring
 from qguide.server.settings.settings import DEFAULT_POLICY, EMBEDDED, NONE, UnknownModels
 
@@ -208,8 +217,8 @@ class QModels:
             current_account().episode_id = episode_id
         with (
             nullcontext() if episode_id is None else bound_contextvars(episode_id=episode_id),
-            _held(model),
-            nullcontext() if shadow is None else _held(shadow),
+            kept_open(model),
+            kept_open(shadow),
         ):
             yield QModelLease(model, self._shadows, shadow)
 
@@ -351,12 +360,3 @@ class Models:
         for model in self.q_models:
             model.close()
         await asyncio.to_thread(self.runtime.metrics.tracing.close)
-
-
-@contextmanager
-def _held(model: ServedQModel) -> Iterator[None]:
-    model.hold()
-    try:
-        yield
-    finally:
-        model.release()

@@ -314,3 +314,16 @@ def measured(stage: Stage, metrics: Metrics) -> Iterator[None]:
             yield
     finally:
         metrics.stage_seconds.labels(stage).observe(perf_counter() - started)
+
+
+@contextmanager
+def kept_open(model: ServedQModel | None) -> Iterator[None]:
+    """Keep a version open within the block; None is no version."""
+    if model is None:
+        yield
+        return
+    model.hold()
+    try:
+        yield
+    finally:
+        model.release()

@@ -3,6 +3,7 @@
 import json
 import shutil
 from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
 from itertools import count
 from pathlib import Path
 from random import Random
@@ -110,6 +111,20 @@ def test_a_server_learns_tries_and_goes_on_after_a_restart(serve: Serve, after_f
     assert (first["episode"], first["event"]) == (140, "trial_begun")
     play(again, next(numbers), chance)
     assert state(again)["episodes"] == 181
+
+
+def test_a_version_that_leaves_the_shadow_while_a_step_is_drawn_still_chooses_in_it(
+    serve: Serve, after_fit: Settings, upstream: FakeUpstream, tmp_path: Path
+) -> None:
+    client, asked_before = serve(after_fit), len(upstream.asked)
+    upstream.delay_s = 0.5
+    with ThreadPoolExecutor(1) as pool:
+        step = pool.submit(play, client, 120, Random(0))
+        wait_until(lambda: len(upstream.asked) > asked_before)
+        for order in ("promote", "roll_back"):
+            assert client.post("/v1/learning", json={"order": order}).status_code == 200
+        step.result()
+    assert offers(tmp_path)[-1].shadow_chosen
 
 
 def test_outcomes_of_a_task_are_expected_of_its_next_episodes(
