@@ -357,7 +357,8 @@ def check_learning(settings: Settings) -> None:
     folder = settings.episodes_folder
     try:
         if folder is not None:
-            (folder / LEARNING).mkdir(mode=0o700, parents=True, exist_ok=True)
+            for private in (folder, folder / LEARNING):  # the mode is not for the parents that `mkdir` makes
+                private.mkdir(mode=0o700, parents=True, exist_ok=True)
     except OSError as error:
         raise ConfigError(
             f"learning records episodes in {folder}, which cannot be written ({error.strerror}); name another folder "

@@ -1,5 +1,6 @@
 """The ledger of learning: what a crash, a full disk or a second writer does to it."""
 
+import stat
 import subprocess
 import sys
 from pathlib import Path
@@ -10,8 +11,10 @@ from qguide.server.episodes.learning_part import LearningArm, ShadowTally
 from qguide.server.learning.group import Group
 from qguide.server.learning.ledger import LEDGER, Ledger
 from qguide.server.learning.lines import EpisodeLine, FitLine
+from qguide.server.learning.service import LEARNING, check_learning
 from qguide.server.settings.learning import Rules
 from tests.support.full_disk import files_end_at
+from tests.unit.server.learning.scripted_agent import settings_of
 
 UNGUIDED = LearningArm(trial=0, guided=False, share=0.0)
 
@@ -143,3 +146,9 @@ def test_only_one_process_fits(tmp_path: Path) -> None:
         assert (first, second) == (True, False)
     with other.learner() as mine:
         assert mine
+
+
+def test_the_folders_that_a_start_makes_are_the_servers_users_alone(tmp_path: Path) -> None:
+    folder = tmp_path / "served"
+    check_learning(settings_of(folder, "http://127.0.0.1:9"))
+    assert {stat.S_IMODE(made.stat().st_mode) for made in (folder, folder / LEARNING)} == {0o700}
