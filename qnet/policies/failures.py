@@ -27,7 +27,8 @@ _BUSY: Final = 429
 _OVERLOADED: Final = (503, 529)
 _PASSING: Final = (408, 502, 504)
 _QUOTA: Final = "insufficient_quota"
-_PASSING_KINDS: Final = frozenset(("overloaded_error", "rate_limit_error", "rate_limit_exceeded", "server_error"))
+_PASSING_KINDS: Final = frozenset(("overloaded_error", "server_error"))
+_BUSY_KINDS: Final = frozenset(("rate_limit_error", "rate_limit_exceeded", "RESOURCE_EXHAUSTED"))
 _OF_STREAMS: Final = re.compile(r"\bstream(s|ing|ed|_options)?\b", re.IGNORECASE)
 _NOT_TAKEN: Final = re.compile(
     r"unrecogni[sz]ed|unknown|unsupported|unexpected|deprecated|extra inputs"
@@ -140,6 +141,13 @@ def stream_failure(refusal: Refusal, name: str) -> QGuideError:
     """The error that an event of a stream tells, whose status was 200."""
     if refusal.exceeds_context:
         return HistoryTooLongError(f"upstream {name} refused: {refusal.reason}")
+    if not _BUSY_KINDS.isdisjoint((refusal.kind, refusal.code)):
+        return UpstreamBusyError(
+            f"upstream {name} takes no more requests now and broke off its answer; try later",
+            retriable=True,
+            upstream_code=refusal.code,
+            upstream_type=refusal.kind,
+        )
     kind = refusal.kind or refusal.code
     return UpstreamUnavailableError(
         f"upstream {name} broke off its answer with an error{f' ({kind})' if kind else ''}",

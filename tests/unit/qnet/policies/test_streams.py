@@ -12,6 +12,7 @@ import pytest
 from qguide.qnet.errors import (
     HistoryTooLongError,
     QGuideError,
+    UpstreamBusyError,
     UpstreamError,
     UpstreamTimeoutError,
     UpstreamUnavailableError,
@@ -192,8 +193,22 @@ async def test_a_stream_that_breaks_off_is_no_answer(dialect: DialectName, event
         (
             "responses",
             {"type": "response.failed", "response": {"status": "failed", "error": {"code": "rate_limit_exceeded"}}},
-            UpstreamUnavailableError,
-            r"\(rate_limit_exceeded\)$",
+            UpstreamBusyError,
+            "demo takes no more",
+            True,
+        ),
+        (
+            "gemini",
+            {"error": {"message": "a secret", "code": 429, "status": "RESOURCE_EXHAUSTED"}},
+            UpstreamBusyError,
+            "demo takes no more",
+            True,
+        ),
+        (
+            "messages",
+            {"type": "error", "error": {"type": "rate_limit_error", "message": "a secret"}},
+            UpstreamBusyError,
+            "demo takes no more",
             True,
         ),
     ],
