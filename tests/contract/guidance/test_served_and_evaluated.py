@@ -77,7 +77,7 @@ def test_a_served_step_is_the_evaluated_one(method: Callable[[Play, int, str], A
                 drawn = [candidate.message.content for candidate in choice.decision.candidates]
                 assert served == drawn
                 assert answer["action"] == choice.reply
-                assert answer["reason"] == choice.decision.reason
+                assert (answer["reason"], answer["tau"]) == (choice.decision.reason, choice.decision.tau)
                 draws_saved += choice.decision.draws_saved
                 guided_steps += choice.decision.q_values is not None
     assert guided_steps >= 5, "too few steps with a choice to say anything"
