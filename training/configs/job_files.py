@@ -118,7 +118,7 @@ def read_toml(path: Path) -> dict[str, Any]:
         with path.open("rb") as file:  # which may be a device without an end
             content = file.read(_MOST_BYTES + 1)
     except OSError as error:
-        raise ConfigError(f"{path}: {error.strerror}; give --config an existing file") from error
+        raise ConfigError(f"{path}: {error.strerror}; name an existing job file") from error
     if len(content) > _MOST_BYTES:
         raise ConfigError(f"{path} has more than {_MOST_BYTES:,} bytes, as no job file has; give another file")
     try:

@@ -52,7 +52,10 @@ class HeldBack:
         found = sibling_choices_by(scorer, self.trees) if self.trees else choices_by(scorer, self.rows, labels)
         if not found:
             names = ", ".join(one.name for one in self.judged_by)
-            raise ConfigError(f"no decision of {names} is between several candidates; draw more of them")
+            raise ConfigError(
+                f"no decision of {names} is between several candidates; draw more of them (decisions.draws), or, where "
+                'branching is "none", judge by labels of trees in place of groups'
+            )
         known = prior if self.trees and prior and prior.by == "votes" else None
         return ScoredQModel(found, known, fits_prior=not self.trees)
 

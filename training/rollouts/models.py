@@ -229,7 +229,16 @@ def model_folder(name: str, kind: Literal["policy", "qnet"]) -> Path:
     from qguide.qnet.models import hub
     from qguide.qnet.models.loading import embedded_path
 
-    return embedded_path(kind) if name == EMBEDDED else hub.model_folder(name)
+    if name == EMBEDDED:
+        return embedded_path(kind)
+    folder = hub.model_folder(name)
+    if kind == "policy" and name not in NO_MODEL and not folder.exists():
+        known = ", ".join((EMBEDDED, *NO_MODEL))
+        raise ConfigError(
+            f"there is no policy {name!r}; name a checkpoint's folder, a hub name, upstream:NAME, ADDRESS#MODEL, "
+            f"or one of {known}"
+        )
+    return folder
 
 
 def sha256_of_policy(name: str) -> str:

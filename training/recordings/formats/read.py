@@ -181,7 +181,10 @@ def found_episodes(found: Iterable[Trajectory | BadRecord], *, skip_bad: bool) -
         if not isinstance(one, BadRecord):
             yield one
         elif not skip_bad:
-            raise RecordError(f"{one}; correct it, or leave such records out with --skip-bad or --set skip_bad=true")
+            raise RecordError(
+                f"{one.path}, line {one.line}: {one.reason}; correct it, or leave such records out with --skip-bad or "
+                "--set skip_bad=true"
+            )
 
 
 _MOST_TRIED: Final = 50

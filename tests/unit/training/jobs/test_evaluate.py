@@ -4,6 +4,7 @@ import json
 import sys
 from collections.abc import Sequence
 from dataclasses import replace
+from io import StringIO
 from pathlib import Path
 from random import Random
 
@@ -350,3 +351,10 @@ def test_the_guided_agent_plays_the_same_whatever_the_reward_is(
     )
     assert paid == unpaid
     assert results.summary[0].mean_reward == 0.0
+
+
+def test_the_q_model_that_ships_is_warned_of_in_other_environments(tmp_path: Path) -> None:
+    shown = StringIO()
+    values = {"output": tmp_path, "environment": CorridorConfig(count=1), "methods": ["q-guided"], "max_steps": 1}
+    run_evaluate(EvaluateConfig.model_validate(values), policy=Wanderer(), console=Console(file=shown, width=300))
+    assert "qnet is 'embedded', which has learned alfworld alone, not fake" in shown.getvalue()

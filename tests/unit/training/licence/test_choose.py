@@ -172,3 +172,7 @@ def test_what_judges_nothing_is_refused(tmp_path: Path) -> None:
             rows.write(groups_row(([candidate("Action: red"), candidate("Action: blue")], 0), task_id=f"s{number}"))
     with pytest.raises(ConfigError, match=r"\bsame .*outcome, .*tasks"):
         chosen(tmp_path, features, groups=(run.path,))
+    with open_run(tmp_path / "single", Architecture()) as run, JsonlWriter(run.rows) as rows:
+        rows.write(groups_row(([candidate("Action: red")], 0), task_id="s"))
+    with pytest.raises(ConfigError, match=r'\bsingle .*decisions\.draws.*branching is "none".*labels'):
+        chosen(tmp_path, features, groups=(run.path,))

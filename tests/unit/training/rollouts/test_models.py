@@ -22,7 +22,15 @@ from qguide.training.jobs.collect import CollectConfig
 from qguide.training.jobs.evaluate import EvaluateConfig, run_evaluate
 from qguide.training.jobs.explore import ExploreConfig, run_explore
 from qguide.training.jobs.groups import Continuation, GroupsConfig, run_groups
-from qguide.training.rollouts.models import Inference, build_scorer, licence_warning, prior_in_use, sha256_of_q_model
+from qguide.training.rollouts.models import (
+    Inference,
+    build_policy,
+    build_scorer,
+    licence_warning,
+    prior_in_use,
+    sha256_of_policy,
+    sha256_of_q_model,
+)
 from tests.support.tiny_models import save_implicit_q, save_policy, save_qnet
 
 QUIET = Console(quiet=True)
@@ -117,6 +125,12 @@ def test_a_q_model_that_is_not_licensed_is_warned_of(tmp_path: Path) -> None:
 
     assert licence_warning(none) == f"{none} has no licence: it is at chance"
     assert licence_warning(unjudged) == f"{unjudged} was not judged: nothing shows that its choices beat the policy"
+
+
+def test_a_policy_that_is_none_is_told_what_may_be_named() -> None:
+    with pytest.raises(ConfigError, match=r"'rndom'; .*folder.*upstream:NAME.*embedded, expert, random, scripted"):
+        build_policy("rndom", Inference(), CorridorConfig())
+    assert not sha256_of_policy("random")
 
 
 def test_a_licensed_q_model_and_a_judge_are_not_warned_of(tmp_path: Path) -> None:
