@@ -93,12 +93,13 @@ def _read_rows(file: Path, on_bad_row: OnBadRow) -> Iterator[OfferRow]:
 def _of_one_learner(row: OfferRow) -> OfferRow:
     """The row under one name for all versions of a server that learns, each of which has few.
 
-    A label such as `7-1f0c66ab` tells the group behind the version.
+    The group stands behind the name; where the row has none, a label such as `7-1f0c66ab` has its hash.
     """
     if row.arm != "guided":
         return row
     name, _, label = row.q_model.partition("@")
-    return row.model_copy(update={"q_model": "-".join([name, *label.split("-")[1:]])})
+    learner = f"{name} of {row.group}" if row.group else "-".join([name, *label.split("-")[1:]])
+    return row.model_copy(update={"q_model": learner})
 
 
 def _continues(before: OfferRow, row: OfferRow) -> bool:

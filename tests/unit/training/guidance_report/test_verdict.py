@@ -101,6 +101,7 @@ def test_steps_at_which_no_q_chose_are_counted(tmp_path: Path) -> None:
 def test_all_versions_of_a_learner_are_one_arm_and_unguided_ones_are_no_guidance(tmp_path: Path) -> None:
     guided = {"arm": "guided", "trial": 1, "trial_share": 0.5}
     versions = [episodes(f"learned@{one}", 0.9, count=50) for one in ("1", "2", "3-1f0c66ab")]
+    versions += [episodes(f"learned@{one}-5bee2f1d", 0.9, count=20, group="+shop") for one in (1, 2)]
     learned = (row.model_copy(update=guided) for version in versions for row in version)
     report = report_of(tmp_path, learned, episodes("none@0", 0.5, count=50), episodes("one candidate", 0.5))
 
@@ -109,6 +110,7 @@ def test_all_versions_of_a_learner_are_one_arm_and_unguided_ones_are_no_guidance
         ("learned", 100),
         ("learned-1f0c66ab", 50),
         ("none@0", 50),
+        ("learned of +shop", 40),
     ]
-    assert [one.arm for one in report.comparisons] == ["learned", "learned-1f0c66ab"]
+    assert [one.arm for one in report.comparisons] == ["learned", "learned-1f0c66ab", "learned of +shop"]
     assert report.verdict.startswith("use it: guidance by learned helps here")
