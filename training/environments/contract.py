@@ -25,6 +25,10 @@ from qguide.training.environments.registry import SelectedSuite, environment_con
 from qguide.training.trajectory import Action, text_reply
 
 MOST_EXPERT_STEPS = 60
+MOST_LISTED = 8
+"""Listed actions that are replayed."""
+PAIRS = 5
+"""Replays of a listed action: chance may answer it in the same way twice."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +64,15 @@ class Subject:
         if self.harmless is None:
             raise NotCheckedError("no action is known that is valid at the start; name one by --harmless")
         return self.harmless
+
+    def listed_at_start(self) -> tuple[Action, ...]:
+        """The first actions that the bundle lists at the start of the last task; none if it lists none."""
+        if self.bundle.actions is None:
+            return ()
+        with self.episode(len(self.tasks) - 1) as environment:
+            history = self.bundle.chat.history(environment.reset(), ())
+        listed = self.bundle.actions(history)[:MOST_LISTED]
+        return tuple(self.bundle.chat.parse_action(a) or a if isinstance(a, str) else a for a in listed)
 
     @contextmanager
     def episode(self, number: int = 0) -> Iterator[Environment]:
@@ -202,10 +215,14 @@ def _replays_are_equal(subject: Subject) -> None:
     known = subject.bundle.probes
     if not known and subject.harmless is not None:
         known = (subject.harmless, nothing, subject.harmless)
+    if subject.bundle.branching in ("snapshot", "none"):
+        raise NotCheckedError(f"branching is {subject.bundle.branching!r}, so nothing is replayed")
     make = partial(subject.suite.make, subject.tasks[-1])
-    difference = difference_of_replays(make, known or (nothing, nothing))
-    require(not difference, difference)
-    if not known:  # what refuses every action of the check may throw dice at all others
+    listed = subject.listed_at_start()
+    for actions in (known or (nothing, nothing), *((action,) for action in listed for _ in range(PAIRS))):
+        difference = difference_of_replays(make, actions)
+        require(not difference, f"{difference}, by {actions}")
+    if not known and not listed:  # what refuses every action of the check may throw dice at all others
         raise NotCheckedError("no action is known but one that means nothing; name probes")
 
 

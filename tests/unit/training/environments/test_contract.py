@@ -3,14 +3,17 @@
 No environment here breaks the rules of tables, experts and solutions on record.
 """
 
+from collections.abc import Callable, Sequence
 from dataclasses import replace
+from typing import Any
 
 import pytest
 from typer.testing import CliRunner
 
 from qguide.cli import app
 from qguide.qnet.contract import Finding
-from qguide.training.environment import EnvironmentConfig
+from qguide.qnet.types import History
+from qguide.training.environment import Branching, EnvironmentConfig
 from qguide.training.environments.contract import Subject, check_environment
 from qguide.training.environments.registry import SelectedSuite
 from tests.support.broken_environments import WAITING, broken
@@ -18,8 +21,16 @@ from tests.support.broken_environments import WAITING, broken
 RUN = CliRunner()
 
 
-def findings(*, known: bool = True, probed: bool = False, **faults: bool) -> dict[str, Finding]:
-    bundle = replace(broken(**faults), probes=("look", "wait") if probed else ())
+def findings(
+    *,
+    known: bool = True,
+    probed: bool = False,
+    actions: Callable[[History], Sequence[str]] | None = None,
+    branching: Branching = "replay",
+    **faults: bool,
+) -> dict[str, Finding]:
+    probes = ("look", "wait") if probed else ()
+    bundle = replace(broken(**faults), probes=probes, actions=actions, branching=branching)
     config = EnvironmentConfig(name=bundle.name)
     suite = bundle.build_suite(config)
     selected = SelectedSuite(suite.name, suite.tasks, suite, bundle)
@@ -27,7 +38,7 @@ def findings(*, known: bool = True, probed: bool = False, **faults: bool) -> dic
     return {finding.check.rule: finding for finding in found}
 
 
-def failed(**faults: bool) -> set[str]:
+def failed(**faults: Any) -> set[str]:
     return {rule for rule, finding in findings(**faults).items() if finding.outcome == "failed"}
 
 
@@ -109,6 +120,18 @@ def test_probes_find_the_dice_that_other_actions_do_not_throw(known: bool) -> No
     for dice in (True, False):
         found = findings(known=known, probed=True, dice=dice)[REPLAYS]
         assert found.outcome == ("failed" if dice else "passed")
+
+
+@pytest.mark.parametrize("listed", ["wait", "Thought: Not yet.\nAction: wait"])
+def test_listed_actions_find_the_dice_where_no_probes_are_named(listed: str) -> None:
+    found = findings(dice=True, actions=lambda history: ["look", listed])[REPLAYS]
+    assert (found.outcome, "wait" in found.detail) == ("failed", True)
+    assert findings(actions=lambda history: ["look", listed])[REPLAYS].outcome == "passed"
+
+
+def test_what_never_replays_is_not_blamed_for_its_dice() -> None:
+    found = findings(probed=True, dice=True, branching="none")[REPLAYS]
+    assert (found.outcome, "'none'" in found.detail) == ("not checked", True)
 
 
 def test_replays_of_meaningless_actions_alone_prove_nothing() -> None:
