@@ -123,7 +123,7 @@ def test_every_mistake_is_named_at_once(tmp_path: Path) -> None:
 
 
 def test_a_file_that_is_not_there_or_no_toml_is_named(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match=r"no\.toml: .* job file"):
+    with pytest.raises(ConfigError, match=r"no\.toml: "):
         load_config(Job, tmp_path / "no.toml")
     broken = tmp_path / "broken.toml"
     broken.write_text("steps = = 3")
