@@ -40,6 +40,8 @@ def _reason(evidence: Evidence, credit: Credit | None, held_back: str, *, credit
     parts = [_of_decisions(evidence)]
     if credit is not None and (credited or not evidence.licensed):
         parts.append(_of_credit(credit, held_back, credited=credited))
+    if credited and not evidence.licensed:
+        parts.reverse()  # what grants the licence comes first
     return "; ".join(parts)
 
 
