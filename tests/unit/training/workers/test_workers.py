@@ -329,12 +329,12 @@ def test_a_policy_whose_actors_are_killed_draws_the_same_in_new_ones(ray_cluster
     assert policy.name == build_policy(EMBEDDED, Inference(threads=1), CorridorConfig(count=1)).name
 
 
-def test_errors_of_a_policy_in_an_actor_keep_their_class(ray_cluster: None) -> None:
+def test_errors_of_a_policy_in_an_actor_keep_their_class(tmp_path: Path, ray_cluster: None) -> None:
     policy = remote_policy(policy_actors=1)
     with pytest.raises(HistoryTooLongError):
         policy.sample_batch([SampleRequest((Message("user", "go " * 50_000),), 1)])
     with pytest.raises(CheckpointError):
-        remote_policy(SUPPORT, policy_actors=1)
+        remote_policy(str(tmp_path), policy_actors=1)
     with pytest.raises(ConfigError, match=r"policy_actors is 2 with workers.policy_gpus 1 each, .* has 0 GPUs"):
         remote_policy(policy_gpus=1)
 
