@@ -42,9 +42,9 @@ class LuckyLamp(GymLamp):
     """The same, but every other press wins at once, whatever the episode."""
 
     def step(self, action: str) -> tuple[str, float, bool, bool, dict[str, Any]]:
-        text, reward, ended, *rest = super().step(action)
+        text, reward, ended, truncated, info = super().step(action)
         lucky = action.startswith("press") and next(_noise) % 2 == 1
-        return text, 3.0 if lucky else reward, ended or lucky, *rest  # type: ignore[return-value]
+        return text, 3.0 if lucky else reward, ended or lucky, truncated, info
 
 
 class UnsteadyLamp(GymLamp):

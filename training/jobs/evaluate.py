@@ -57,6 +57,7 @@ from qguide.training.rollouts.hosted import is_hosted
 from qguide.training.rollouts.judges import usage_of
 from qguide.training.rollouts.models import (
     EMBEDDED,
+    environment_warning,
     fitted_prior_of,
     licence_warning,
     sha256_of_policy,
@@ -217,9 +218,8 @@ def run_evaluate(
         if guided:
             scorer = rollouts.build_scorer(config.qnet)
         shown = console or Console()
-        if hashes["qnet_sha256"] and config.qnet == EMBEDDED and config.environment.name != "alfworld":
-            known = f"{EMBEDDED!r}, which has learned alfworld alone, not {config.environment.name}; name another"
-            shown.print(f"warning: qnet is {known}", markup=False, soft_wrap=True)
+        if guided and (warning := environment_warning(config.qnet, config.environment.name)):
+            shown.print(f"warning: {warning}", markup=False, soft_wrap=True)
         if hashes["qnet_sha256"] and (warning := licence_warning(config.qnet)):
             shown.print(f"warning: {warning}", markup=False, soft_wrap=True)
         models = ValueModels(scorer, verifier)

@@ -293,6 +293,14 @@ def licence_warning(name: str) -> str:
     return manifest.remark and f"{name} {manifest.remark}"
 
 
+def environment_warning(name: str, environment: str) -> str:
+    """Warning of the Q model that ships in another environment than its own; "" of any other Q model."""
+    manifest = _manifest_of(EMBEDDED) if name == EMBEDDED else None
+    if manifest is None or manifest.environment == environment:
+        return ""
+    return f"qnet is {name!r}, which has learned {manifest.environment} alone, not {environment}; name another"
+
+
 def _manifest_of(name: str) -> Manifest | None:
     behind = name_of_weights(name)
     return read_manifest(model_folder(behind, "qnet")) if behind else None
