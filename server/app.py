@@ -27,7 +27,7 @@ from qguide.server.http.keys import KeyFile
 from qguide.server.http.long_bodies import LongBodies
 from qguide.server.http.middleware import ID_HEADERS, Addresses, CancelWhenGone, Drain, Observe
 from qguide.server.learning.service import Learning
-from qguide.server.observability.metrics import Exposition
+from qguide.server.observability.exposition import Exposition
 from qguide.server.own_bodies.answers import ErrorBody
 from qguide.server.q_models.build import build_models
 from qguide.server.q_models.registry import Models
@@ -169,7 +169,7 @@ def _lifespan(
         app.state.models = models
         app.state.paraphraser = build_paraphraser(models, settings)
         app.state.metrics = models.runtime.metrics
-        app.state.exposition = Exposition(models.runtime.metrics)
+        app.state.exposition = Exposition(models.runtime.metrics, settings)
         redis = models.runtime.redis
         folder = settings.episodes_folder
         app.state.learning = learning = Learning(settings, models, folder) if settings.learn and folder else None

@@ -22,9 +22,9 @@ from benchmarks.strangers.served_model import build_server
 from qguide.commands.serve import models_given
 from qguide.qnet.types import BatchPolicy, Candidate, SampleRequest
 from qguide.server.app import create_app
-from qguide.server.learning.live_group import KEYLESS
 from qguide.server.learning.service import LEARNING
 from qguide.server.observability.logs import configure_logging
+from qguide.server.settings.learning import KEYLESS
 from qguide.server.settings.settings import Settings
 
 

@@ -20,6 +20,7 @@ def create(
     name: Annotated[str, typer.Argument(help="Name of the key in logs and metrics.")],
     file: File,
     admin: Annotated[bool, typer.Option(help="May also change which Q models are served.")] = False,
+    metrics: Annotated[bool, typer.Option(help="May read the metrics of all keys: for Prometheus.")] = False,
     requests_per_minute: Annotated[int | None, typer.Option(help="0 is no limit.")] = None,
     tokens_per_day: Annotated[int | None, typer.Option(help="0 is no limit.")] = None,
     cache_group: Annotated[str | None, typer.Option(help="Keys of the same group share caches.")] = None,
@@ -30,6 +31,7 @@ def create(
             file,
             name,
             admin=admin,
+            metrics=metrics,
             requests_per_minute=requests_per_minute,
             tokens_per_day=tokens_per_day,
             cache_group=cache_group,
@@ -42,11 +44,12 @@ def list_keys(file: File) -> None:
     """List all keys and their limits."""
     with shown_errors(config_status=1):
         keys = read_keys(file).keys
-    table = Table("name", "admin", "requests/min", "tokens/day", "cache group", "created")
+    table = Table("name", "admin", "metrics", "requests/min", "tokens/day", "cache group", "created")
     for key in keys:
         limits = (key.requests_per_minute, key.tokens_per_day)
         shown = ("default" if limit is None else f"{limit:,}" for limit in limits)
-        table.add_row(key.name, "yes" if key.admin else "", *shown, key.cache_group or "", str(key.created))
+        may = ("yes" if role else "" for role in (key.admin, key.metrics))
+        table.add_row(key.name, *may, *shown, key.cache_group or "", str(key.created))
     Console().print(table)
 
 

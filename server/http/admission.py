@@ -76,6 +76,7 @@ class Caller:
     admin: bool
     requests_per_minute: int
     tokens_per_day: int
+    all_metrics: bool = True
     cache_salt: str = ""  # see `qguide.qnet.work.Tenant`; "" shares every cache, on a server without keys
 
 
@@ -89,6 +90,7 @@ def caller_of(key: Key | None, settings: Settings) -> Caller:
         key.admin,
         settings.requests_per_minute if requests is None else requests,
         settings.tokens_per_day if tokens is None else tokens,
+        key.admin or key.metrics,
         key.cache_salt,
     )
 
@@ -278,7 +280,9 @@ class AdmissionMiddleware(HttpMiddleware):
         state = scope["app"].state
         caller = self._caller(scope)
         scope["state"]["account"].key = caller.name if state.keys else None
-        if scope["path"] not in METRICS:  # served even during shutdown and above limits
+        if scope["path"] in METRICS:  # served even during shutdown and above limits
+            scope["state"]["metrics_reader"] = caller
+        else:
             scope["state"]["caller"] = caller
             state.drain.check()
 

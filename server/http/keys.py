@@ -35,6 +35,7 @@ class Key(BaseModel, frozen=True, extra="forbid"):
     name: str = Field(pattern=NAME_PATTERN)  # the name in logs and metrics; never the key itself
     sha256: str = Field(pattern=r"^[0-9a-f]{64}$")
     admin: bool = False  # may also load, unload and rename Q models
+    metrics: bool = False  # may read the metrics of all keys, as an admin may
     requests_per_minute: int | None = Field(default=None, ge=0)  # None takes the server's setting; 0 is no limit
     tokens_per_day: int | None = Field(default=None, ge=0)
     # keys of one group share cached prefixes, scores and paraphrases; None keeps this key's cached entries to itself
@@ -129,6 +130,7 @@ def create_key(
     name: str,
     *,
     admin: bool = False,
+    metrics: bool = False,
     requests_per_minute: int | None = None,
     tokens_per_day: int | None = None,
     cache_group: str | None = None,
@@ -140,6 +142,7 @@ def create_key(
             name=name,
             sha256=hash_of(key),
             admin=admin,
+            metrics=metrics,
             requests_per_minute=requests_per_minute,
             tokens_per_day=tokens_per_day,
             cache_group=cache_group,

@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from hashlib import sha256
-from typing import Final, NamedTuple
+from typing import NamedTuple
 
 from qguide.qnet.policies.pool import PolicyRecord
 from qguide.server.episodes.learning_part import LearningArm
@@ -13,10 +13,7 @@ from qguide.server.learning.group import Group
 from qguide.server.learning.lines import Phase
 from qguide.server.learning.tally import Spent
 from qguide.server.q_models.served import ServedQModel
-from qguide.server.settings.learning import LearningBudget
-
-KEYLESS: Final = "_"
-"""Name of the group of episodes without a key."""
+from qguide.server.settings.learning import KEYLESS, LearningBudget, mark_of
 
 
 class Opening(NamedTuple):
@@ -91,9 +88,7 @@ class LiveGroup:
 
     def label(self, version: int) -> str:
         """Version of a learned Q model, as metrics and recordings tell it from other groups'."""
-        if self.group.name == KEYLESS:
-            return str(version)
-        return f"{version}-{sha256(self.group.name.encode()).hexdigest()[:8]}"
+        return f"{version}{mark_of(self.group.name)}"
 
     def model(self, version: int | None) -> ServedQModel | None:
         """The version of that number, if it is loaded."""

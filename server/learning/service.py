@@ -23,7 +23,7 @@ from qguide.server.episodes.state import ServedEpisode
 from qguide.server.learning.fitting import Fitter
 from qguide.server.learning.group import Group, Order
 from qguide.server.learning.lines import EpisodeLine, Phase, PhaseLine, SilentLine, SpentLine
-from qguide.server.learning.live_group import KEYLESS, LearningStep, LiveGroup, Opening, arm_of, play_of
+from qguide.server.learning.live_group import LearningStep, LiveGroup, Opening, arm_of, play_of
 from qguide.server.learning.status_body import CurveState, LearningState, curve_of, extra_figures, state_of
 from qguide.server.learning.tally import OpenEpisodes, Spent
 from qguide.server.learning.webhook import build_webhook
@@ -31,11 +31,11 @@ from qguide.server.observability.request_context import current_account, owner_o
 from qguide.server.q_models.build import open_q_model
 from qguide.server.q_models.registry import Models
 from qguide.server.q_models.served import ServedQModel
+from qguide.server.settings.learning import LEARNED
 from qguide.server.settings.settings import Settings
 
 LEARNING: Final = "learning"
 """Name of the folder, in that of the recorded episodes."""
-_NAME: Final = "learned"
 _FOLLOW_S: Final = 1.0
 _NOTE_S: Final = 10.0
 _AFTER_FAILURE_S: Final = 60.0
@@ -48,6 +48,7 @@ class Learning:
 
     def __init__(self, settings: Settings, models: Models, folder: Path) -> None:
         self._settings = settings
+        self.group_of = settings.group_of
         self._models = models
         self._folder = folder / LEARNING
         self.rules = settings.learning_rules
@@ -60,13 +61,6 @@ class Learning:
         self._groups: dict[str, LiveGroup] = {}
         self._notes_at_s = 0.0
         self._chance = Random()
-
-    def group_of(self, key: str | None) -> str:
-        """Name of the group that a key's episodes teach."""
-        if not key:
-            return KEYLESS
-        groups = self._settings.learn_groups
-        return f"+{groups[key]}" if key in groups else key
 
     async def play(
         self, episode_id: str | None, episode: ServedEpisode | None, *, opening: Callable[[], Opening]
@@ -286,7 +280,7 @@ class Learning:
                     self._settings,
                     self._models.runtime,
                     str(live.group.folder / "versions" / str(version)),
-                    name=_NAME,
+                    name=LEARNED,
                     version=live.label(version),
                     unlicensed=True,  # a trial tells whether it helps
                 )

@@ -4,15 +4,11 @@ The series of a Q model are labelled with its `name@version` and removed with it
 versions served. Only episodes that end later can bring a series back.
 """
 
-import asyncio
-import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from time import monotonic
 from typing import Final, Literal, TypeVar, get_args
 
 import structlog
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
 from qguide.qnet.decision.threshold import ActionTaken
 from qguide.qnet.device.device_thread import Ending
@@ -353,35 +349,3 @@ class Metrics:
         if "q_model" in labels:
             self._of_q_models.append(metric)
         return metric
-
-
-KEPT_S: Final = 1.0
-
-
-@dataclass(slots=True)
-class Exposition:
-    """Metrics as text; scrapes of the same second share one page."""
-
-    metrics: Metrics
-    kept_s: float = KEPT_S
-    clock: Callable[[], float] = monotonic
-    _page: bytes = b""
-    _fresh_until_s: float = -math.inf
-    _rendering: asyncio.Task[bytes] | None = None
-
-    async def page(self) -> bytes:
-        """The page of this second, in Prometheus text format."""
-        if self.clock() < self._fresh_until_s:
-            return self._page
-        if self._rendering is None:
-            self._rendering = asyncio.create_task(self._render())
-        return await asyncio.shield(self._rendering)
-
-    async def _render(self) -> bytes:
-        try:
-            self.metrics.read_load()
-            self._page = await asyncio.to_thread(generate_latest, self.metrics.registry)
-            self._fresh_until_s = self.clock() + self.kept_s
-            return self._page
-        finally:
-            self._rendering = None

@@ -26,7 +26,7 @@ from qguide.server.guidance.score_step import ScoringService
 from qguide.server.http.bodies import body_schema, parse_body
 from qguide.server.http.middleware import Drain
 from qguide.server.learning.service import Learning
-from qguide.server.observability.metrics import Exposition
+from qguide.server.observability.exposition import Exposition
 from qguide.server.q_models.registry import Models
 from qguide.server.settings.settings import Settings
 from qguide.server.upstreams.health import UpstreamWatch

@@ -5,6 +5,8 @@ from typing import Final
 from fastapi import APIRouter, Request, Response
 from prometheus_client import CONTENT_TYPE_LATEST
 
+from qguide.server.http.admission import Caller
+from qguide.server.http.errors import ForbiddenError
 from qguide.server.own_bodies.answers import Health, Version
 from qguide.server.routes.dependencies import DrainDep, ExpositionDep, ModelsDep, SettingsDep, UpstreamsDep, VllmDep
 from qguide.server.settings.settings import VLLM
@@ -66,6 +68,14 @@ async def version(request: Request) -> Version:
 
 
 @router.get("/metrics", response_class=Response)
-async def metrics(exposition: ExpositionDep) -> Response:
-    """Metrics in Prometheus text format."""
-    return Response(await exposition.page(), media_type=CONTENT_TYPE_LATEST)
+async def metrics(request: Request, exposition: ExpositionDep, settings: SettingsDep) -> Response:
+    """Metrics in Prometheus text format; of keys and groups the caller's own, and all for admin keys."""
+    reader: Caller | None = getattr(request.state, "metrics_reader", None)  # None: open to all (`public_metrics`)
+    if reader is None or reader.all_metrics:
+        return Response(await exposition.page(), media_type=CONTENT_TYPE_LATEST)
+    if settings.admin_metrics:
+        raise ForbiddenError(
+            f"the key {reader.name!r} may not read the metrics (QGUIDE_ADMIN_METRICS); create one with "
+            "`qguide keys create NAME --metrics`"
+        )
+    return Response(await exposition.page(reader.name), media_type=CONTENT_TYPE_LATEST)

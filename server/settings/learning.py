@@ -2,7 +2,8 @@
 
 import os
 from dataclasses import dataclass, field
-from typing import Annotated, Literal, Self
+from hashlib import sha256
+from typing import Annotated, Final, Literal, Self
 
 from pydantic import Field, HttpUrl, SecretStr, model_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
@@ -12,6 +13,10 @@ from qguide.server.settings.unknown_variables import refuse_unprotected
 
 KeyGroup = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$")]
 
+LEARNED: Final = "learned"
+"""Name of Q models that are learned while serving."""
+KEYLESS: Final = "_"
+"""The group of a server without keys."""
 Period = Literal["hour", "day"]
 
 
@@ -109,6 +114,12 @@ class LearningSettings(BaseSettings):
         refuse_unprotected(os.environ, given=self.model_fields_set)
         return self
 
+    def group_of(self, key: str | None) -> str:
+        """Name of the group that a key's episodes teach."""
+        if not key:
+            return KEYLESS
+        return f"+{self.learn_groups[key]}" if key in self.learn_groups else key
+
     @property
     def learning_rules(self) -> Rules:
         """The rules by which learning decides."""
@@ -119,3 +130,8 @@ class LearningSettings(BaseSettings):
             alpha=self.learn_alpha,
             budget=LearningBudget(self.learn_budget_tokens, self.learn_budget_cost, self.learn_budget_period),
         )
+
+
+def mark_of(group: str) -> str:
+    """Return the end of the versions of a group's Q models, which tells them from other groups'."""
+    return "" if group == KEYLESS else f"-{sha256(group.encode()).hexdigest()[:8]}"

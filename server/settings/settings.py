@@ -118,7 +118,9 @@ class Settings(LearningSettings):
         playground_games: the `[environment]` table of the games that the page plays; with the embedded policy it is
             `{"name": "alfworld"}`, generated games that no training of the embedded models has played. With other
             policies there are none by default.
-        public_metrics: serve /metrics without an API key; they name the keys.
+        public_metrics: serve /metrics without an API key; they name all keys and groups.
+        admin_metrics: serve /metrics to admin keys and those made with `--metrics` alone. Without it another key reads
+            the page without the series of other keys and groups.
         public_docs: serve /docs and /openapi.json without an API key.
         cors_origins: origins whose web pages may call the server.
         requests_per_minute: limit for each key that has none of its own; 0 is no limit.
@@ -240,6 +242,7 @@ class Settings(LearningSettings):
     playground: bool = True
     playground_games: dict[str, str | int | bool] = Field(default_factory=dict)
     public_metrics: bool = False
+    admin_metrics: bool = False
     public_docs: bool = False
     cors_origins: tuple[str, ...] = ()
     requests_per_minute: int = Field(default=0, ge=0)
@@ -356,6 +359,12 @@ class Settings(LearningSettings):
                 "`qguide keys create NAME --file keys.json` and set QGUIDE_KEYS_FILE=keys.json, bind to 127.0.0.1, or "
                 "pass --insecure"
             )
+        return self
+
+    @model_validator(mode="after")
+    def _metrics_are_public_or_not(self) -> Self:
+        if self.public_metrics and self.admin_metrics:
+            raise ValueError("public_metrics and admin_metrics are both set; unset one of them")
         return self
 
     @model_validator(mode="after")

@@ -11,7 +11,7 @@ PREFIX: Final = "QGUIDE_"
 
 PROTECTING: Final = frozenset(
     {
-        *("host", "trusted_hosts", "cors_origins", "keys_file", "playground"),
+        *("host", "trusted_hosts", "cors_origins", "keys_file", "playground", "admin_metrics"),
         *("caller_fields", "caller_media_domains", "episodes_redact", "episodes_redact_timeout_s", "episodes_ttl_s"),
         *("episode_max_bytes", "episode_max_steps", "concurrent_requests", "requests_per_minute", "tokens_per_day"),
         *("max_connections", "max_connections_per_address", "max_header_bytes", "max_headers", "head_timeout_s"),

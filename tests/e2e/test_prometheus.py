@@ -35,9 +35,10 @@ def prometheus(tmp_path_factory: pytest.TempPathFactory) -> Iterator[httpx.Clien
     folder = tmp_path_factory.mktemp("prometheus")
     keys_file = folder / "keys.json"
     bearer = {"Authorization": f"Bearer {create_key(keys_file, 'ada')}"}
+    scraper = folder / "qguide.key"
+    scraper.write_text(create_key(keys_file, "prometheus", metrics=True))
     environment = {
         "QGUIDE_KEYS_FILE": str(keys_file),
-        "QGUIDE_PUBLIC_METRICS": "true",
         "QGUIDE_UPSTREAMS": '{"gone": {"url": "http://127.0.0.1:9/v1", "model": "m"}}',
         "QGUIDE_Q_MODELS": '{"a@1": "scripted", "b@1": "scripted", "judge": "judge:gone"}',
         "QGUIDE_SHADOWS": '{"a": "b"}',
@@ -52,6 +53,7 @@ def prometheus(tmp_path_factory: pytest.TempPathFactory) -> Iterator[httpx.Clien
         scrape, _vllm = config["scrape_configs"]
         config["scrape_configs"] = [scrape]
         config["rule_files"] = [str(ROOT / "docker/helm/qguide/alerts/rules.yml")]
+        scrape["authorization"]["credentials_file"] = str(scraper)
         scrape["static_configs"] = [{"targets": [url.removeprefix("http://")]}]
         (folder / "prometheus.yml").write_text(yaml.safe_dump(config))
         command = [BINARY, f"--config.file={folder / 'prometheus.yml'}"]

@@ -34,8 +34,8 @@ BOTH = pytest.mark.parametrize(
     ("folder", "compose"), [(DOCKER, COMPOSE), (DOCKER / "cluster", CLUSTER)], ids=["one", "cluster"]
 )
 REPLICAS = [name for name in CLUSTER["services"] if name.startswith("replica-")]
-OPERATORS = re.compile(r"\$\{\w+:-\./\w+\}")
-"""A folder of the operator's, which need not be there."""
+OPERATORS = re.compile(r"\$\{\w+:-(\./\w+|/dev/null)\}")
+"""A folder or a file of the operator's, which need not be there."""
 PYTHON = "${PYTHON_IMAGE:-python:3.11-slim}"
 VARIABLE = re.compile(r"\$\{(\w+)")
 SECRET = re.compile("PASSWORD|TOKEN$|SECRET|API_KEY")

@@ -15,7 +15,8 @@ from qguide.qnet.sliced_scorer import CachingScorer
 from qguide.qnet.types import Policy, TaskMarker
 from qguide.server.app import create_app
 from qguide.server.chat.fake_openai import FakeUpstream
-from qguide.server.observability.metrics import Exposition, Metrics
+from qguide.server.observability.exposition import Exposition
+from qguide.server.observability.metrics import Metrics
 from qguide.server.q_models.build import build_models
 from qguide.server.q_models.registry import Models, QModels
 from qguide.server.q_models.served import Runtime, ServedPolicy

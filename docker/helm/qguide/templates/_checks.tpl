@@ -51,7 +51,7 @@
 {{- fail "settings.vllm starts vLLM in the server's pod and vllm.enabled starts it in another, both as the upstream vllm: remove settings.vllm and set vllm.model, or set vllm.enabled=false" -}}
 {{- end -}}
 {{- if and $v.metrics.serviceMonitor.enabled (not (or $v.insecure $v.settings.public_metrics $v.metrics.serviceMonitor.keySecret.name)) -}}
-{{- fail "Prometheus has no key for /metrics: set metrics.serviceMonitor.keySecret.name, or settings.public_metrics=true" -}}
+{{- fail "Prometheus has no key for /metrics: set metrics.serviceMonitor.keySecret.name to a Secret with a key of `qguide keys create prometheus --metrics`, or settings.public_metrics=true" -}}
 {{- end -}}
 {{- with $v.metrics.vllmMonitor -}}
 {{- if and .enabled (not $v.vllm.enabled) -}}

@@ -158,6 +158,29 @@ def test_health_is_open_and_metrics_and_docs_are_as_set(serve: Serve, keys_file:
         assert open_.get(path).status_code == 401
 
 
+def test_another_key_is_in_the_metrics_only_for_admins_and_prometheus(serve: Serve, keys_file: Path) -> None:
+    keys = {name: create_key(keys_file, name) for name in ("ada", "bob")}
+    keys["root"] = create_key(keys_file, "root", admin=True)
+    keys["prometheus"] = create_key(keys_file, "prometheus", metrics=True)
+    client = serve(FAKES.model_copy(update={"keys_file": keys_file}))
+    for name in ("ada", "bob"):
+        assert client.post("/v1/score", json=BODY, headers=bearer(keys[name])).status_code == 200
+    pages = {name: client.get("/metrics", headers=bearer(key)).text for name, key in keys.items()}
+    for name, others in {"ada": False, "root": True, "prometheus": True}.items():
+        assert 'qguide_key_requests_total{key="ada",status="200"}' in pages[name]
+        assert ('key="bob"' in pages[name]) == others, name
+    assert client.get("/v1/models", headers=bearer(keys["prometheus"])).status_code == 200
+
+    closed = serve(FAKES.model_copy(update={"keys_file": keys_file, "admin_metrics": True}))
+    refused = closed.get("/metrics", headers=bearer(keys["ada"]))
+    assert (refused.status_code, refused.json()["error"]["code"]) == (403, "forbidden")
+    assert "QGUIDE_ADMIN_METRICS" in refused.json()["error"]["message"]
+    for name in ("root", "prometheus"):
+        assert 'key="ada"' in closed.get("/metrics", headers=bearer(keys[name])).text
+    with pytest.raises(ValidationError, match="public_metrics and admin_metrics"):
+        Settings(policy=SCRIPTED, public_metrics=True, admin_metrics=True)
+
+
 def test_the_operators_routes_want_an_admins_key(serve: Serve, keys_file: Path) -> None:
     plain, admin = create_key(keys_file, "ada"), create_key(keys_file, "root", admin=True)
     settings = Settings(

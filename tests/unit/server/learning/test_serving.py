@@ -17,8 +17,8 @@ from qguide.qnet.records import TreeRow
 from qguide.server.app import create_app
 from qguide.server.chat.fake_openai import FakeUpstream
 from qguide.server.learning import limited_process
-from qguide.server.learning.live_group import KEYLESS
 from qguide.server.learning.service import LEARNING
+from qguide.server.settings.learning import KEYLESS
 from qguide.server.settings.settings import Settings
 from qguide.training.guidance_report.build import build_report
 from tests.unit.server.conftest import Serve
