@@ -16,6 +16,9 @@ _CHUNK = 1_000
 
 Interval = tuple[float, float]
 Column = NDArray[np.float64]
+Observations = tuple[Sequence[float], Sequence[float]]
+"""Sum and number of each task's observations, 0 and 0 where it has none."""
+_LEAST = np.finfo(np.float64).tiny
 
 
 def wilson_interval(successes: int, trials: int) -> Interval:
@@ -112,25 +115,36 @@ def clustered_mean_interval(
 
 
 def clustered_difference(
-    arm: tuple[Sequence[float], Sequence[float]],
-    baseline: tuple[Sequence[float], Sequence[float]],
-    rng: np.random.Generator,
-    *,
-    resamples: int = RESAMPLES,
+    arm: Observations, baseline: Observations, rng: np.random.Generator, *, resamples: int = RESAMPLES
 ) -> ClusteredDifference:
     """Difference of the means of two arms, with tasks resampled as wholes.
 
     A task that both arms played stays paired; one that only one of them played counts there.
+    """
+    return stratified_difference([(arm, baseline)], rng, resamples=resamples)
+
+
+def stratified_difference(
+    strata: Sequence[tuple[Observations, Observations]], rng: np.random.Generator, *, resamples: int = RESAMPLES
+) -> ClusteredDifference:
+    """Difference of the means of two arms within strata, pooled, with tasks resampled as wholes.
+
+    sum_s w_s (mean_s(arm) - mean_s(baseline)) / sum_s w_s, where w_s = n_s(arm) n_s(baseline) / n_s: the weights of
+    Mantel and Haenszel, with which it is the arm's coefficient in a regression with a constant for each stratum. A
+    stratum with one arm alone has no weight.
 
     Args:
-        arm, baseline: sums and numbers of each task's observations, 0 and 0 where it has none.
+        strata: arm and baseline of each, over the same tasks.
     """
-    columns = tuple(np.asarray(one, dtype=np.float64) for one in (*arm, *baseline))
+    columns = tuple(np.asarray(one, dtype=np.float64) for pair in strata for side in pair for one in side)
 
     def difference(*parts: Column, axis: int = -1) -> Column:
-        sums_a, counts_a, sums_b, counts_b = (part.sum(axis=axis) for part in parts)
+        totals = np.stack([part.sum(axis=axis) for part in parts])
+        sums_a, counts_a, sums_b, counts_b = (totals[place::4] for place in range(4))
+        weights = counts_a * counts_b / np.maximum(counts_a + counts_b, 1)
+        each = sums_a / np.maximum(counts_a, 1) - sums_b / np.maximum(counts_b, 1)
         # A resample without any task of an arm is too rare to matter, but must not be a NaN.
-        found: Column = sums_a / np.maximum(counts_a, 1) - sums_b / np.maximum(counts_b, 1)
+        found: Column = (weights * each).sum(axis=0) / np.maximum(weights.sum(axis=0), _LEAST)
         return found
 
     observed = float(difference(*columns))
@@ -142,7 +156,7 @@ def clustered_difference(
         paired=True,
         vectorized=True,
         n_resamples=resamples,
-        batch=_batch(len(columns[0])),
+        batch=_batch(len(columns[0]) * len(strata)),
         method="percentile",
         rng=rng,
     )

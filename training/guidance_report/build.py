@@ -10,8 +10,17 @@ from qguide.qnet.errors import RecordError
 from qguide.qnet.records import OfferRow
 from qguide.training.guidance_report.agreement import actions_of, agreement_of, mean_of, step_ranges
 from qguide.training.guidance_report.calibration import CriteriaOutcomes, reliability_of, success_bound
-from qguide.training.guidance_report.columns import CONTROL, NONE, Columns, read_columns
-from qguide.training.guidance_report.comparison import Mask, Trials, arms_of, comparisons_of, require_arm, shadowed_of
+from qguide.training.guidance_report.columns import CONTROL, NONE, OF, Columns, read_columns
+from qguide.training.guidance_report.comparison import (
+    Mask,
+    Trials,
+    arms_named,
+    arms_of,
+    comparisons_of,
+    pooled_learner,
+    require_arm,
+    shadowed_of,
+)
 from qguide.training.guidance_report.offers import environment_labels, offer_files, read_episodes
 from qguide.training.guidance_report.other_taus import OtherTaus
 from qguide.training.guidance_report.rare_values import ArgumentValues
@@ -156,6 +165,7 @@ def verdict_of(
     guided = next((name for name in names if name not in unguided), None)
     if guided is None:
         return "no verdict: no episode was guided by a Q model"
+    guided = (OF in guided and pooled_learner(names, plain or "")) or guided
     if votes and (found := _against(columns, among, guided, votes)).finding != "too_few":
         if found.finding == "harms" or (found.finding == "unclear" and found.more_episodes == 0):
             return f"votes would have done as well: {found.sentence}"
@@ -192,7 +202,7 @@ def _against(columns: Columns, among: Mask, arm: str, baseline: str) -> ArmCompa
 
 def _votes_share(columns: Columns, q_model: str) -> float | None:
     steps = columns.steps
-    own = steps["q_model"] == columns.q_models.index(q_model)
+    own = np.isin(steps["q_model"], [columns.q_models.index(name) for name in arms_named(columns, q_model)])
     return mean_of(np.where(own, steps["is_vote"], np.nan))
 
 

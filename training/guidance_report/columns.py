@@ -22,6 +22,9 @@ NONE: Final = "none"
 FALLBACK: Final = "fallback"
 """Reason of a step at which no Q chose: outside the Q model's domain, or without its answer."""
 
+OF: Final = " of "
+"""Between the name of what a group has learned and the group."""
+
 SERVED: Final = "served"
 """Environment of tasks of which no tree was found."""
 
@@ -35,8 +38,8 @@ class Columns:
     """All episodes and steps; unknown numbers are NaN.
 
     Attributes:
-        arms, environments, q_models, shadows: names by the numbers in the columns.
-        episodes: columns `task`, `arm`, `environment`, `outcome`, `steps`, `tokens`, `ms`,
+        arms, environments, groups, q_models, shadows: names by the numbers in the columns.
+        episodes: columns `task`, `arm`, `environment`, `group`, `outcome`, `steps`, `tokens`, `ms`,
             `changed`, the number of steps at which Q chose another candidate than the first, and
             `shadow`, NaN without one.
         steps: columns `episode`, `depth`, `draws`, `distinct`, `q_model`, `q_taken` (of the action
@@ -52,6 +55,7 @@ class Columns:
 
     arms: tuple[str, ...]
     environments: tuple[str, ...]
+    groups: tuple[str, ...]
     q_models: tuple[str, ...]
     shadows: tuple[str, ...]
     episodes: Mapping[str, Column]
@@ -84,7 +88,7 @@ def read_columns(
             writes what tells it before the episode's offers.
         same_tasks: the agent gets no other tasks than these, so each episode is evidence of its own.
     """
-    tasks, arms, places, q_models, shadows = (dict[str, int]() for _ in range(5))
+    tasks, arms, places, groups, q_models, shadows = (dict[str, int]() for _ in range(6))
     of_episodes, of_steps, of_actions = _Growing(), _Growing(), _Growing()
     for number, rows in enumerate(episodes):
         steps = [_step(row) for row in rows]
@@ -99,6 +103,7 @@ def read_columns(
                 "task": task,
                 "unit": number if same_tasks else task,
                 "arm": _number_of(_arm(rows), arms),
+                "group": _number_of(rows[0].group, groups),
                 "outcome": rows[-1].outcome_reward,
                 "steps": len(rows),
                 "tokens": sum(step["tokens"] for step in steps),
@@ -112,7 +117,7 @@ def read_columns(
         labels = environments()
         of_task = [_number_of(labels.get(task, SERVED), places) for task in tasks]
         found["environment"] = np.array(of_task, dtype=np.float64)[found["task"].astype(np.int64)]
-    names = tuple(arms), tuple(places), tuple(q_models), tuple(shadows)
+    names = tuple(arms), tuple(places), tuple(groups), tuple(q_models), tuple(shadows)
     return Columns(*names, found, of_steps.frozen(), of_actions.frozen(), same_tasks)
 
 

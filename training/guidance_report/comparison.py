@@ -17,8 +17,8 @@ from numpy.typing import NDArray
 from qguide.qnet.errors import ConfigError
 from qguide.qnet.records import OfferRow
 from qguide.qnet.trial_statistics import DifferenceSequence, level_of
-from qguide.training.evaluation.statistics import clustered_difference, clustered_mean_interval
-from qguide.training.guidance_report.columns import CONTROL, NONE, Column, Columns
+from qguide.training.evaluation.statistics import clustered_mean_interval, stratified_difference
+from qguide.training.guidance_report.columns import CONTROL, NONE, OF, Column, Columns
 from qguide.training.guidance_report.schema import (
     Arm,
     ArmComparison,
@@ -90,7 +90,20 @@ def comparisons_of(
         return ()
     base = baseline or (CONTROL if CONTROL in names else names[0])
     compared = [name for name in names if name != base and not (base == CONTROL and name.partition("@")[0] == NONE)]
+    if all_groups := pooled_learner(compared, base):
+        compared.insert(0, all_groups)
     return tuple(_compare(columns, among, name, base, label) for name in compared)
+
+
+def pooled_learner(names: Sequence[str], baseline: str) -> str:
+    """Name of what several groups have learned, together; "" for fewer than two, and for one as the baseline."""
+    learners = [name for name in names if OF in name]
+    return f"{learners[0].partition(OF)[0]}{OF}all groups" if len(learners) > 1 and OF not in baseline else ""
+
+
+def arms_named(columns: Columns, name: str) -> list[str]:
+    """The arms of that name, which may be that of all groups' learners."""
+    return [name] if name in columns.arms else [arm for arm in columns.arms if OF in arm]
 
 
 def require_arm(columns: Columns, baseline: str | None) -> None:
@@ -153,12 +166,19 @@ def _arm(columns: Columns, number: int, among: Mask) -> Arm:
 
 
 def _compare(columns: Columns, among: Mask, arm: str, baseline: str, label: str) -> ArmComparison:
-    episodes = columns.episodes
-    ours, theirs = (among & (episodes["arm"] == columns.arms.index(name)) for name in (arm, baseline))
+    episodes, groups = columns.episodes, columns.episodes["group"]
+    ours, theirs = (among & _of_arm(columns, name) for name in (arm, baseline))
+    both = np.intersect1d(groups[ours], groups[theirs])
+    alone = [columns.groups[int(one)] for one in np.setdiff1d(groups[ours], both)]
+    if not len(both):
+        return _nothing_to_compare(arm, baseline, label, alone)
+    ours, theirs = (one & np.isin(groups, both) for one in (ours, theirs))
     units = _units(columns, ours | theirs)
-    found = clustered_difference(
-        by_unit(columns, ours, units),
-        by_unit(columns, theirs, units),
+    found = stratified_difference(
+        [
+            (by_unit(columns, ours & own, units), by_unit(columns, theirs & own, units))
+            for own in (groups == one for one in both)
+        ],
         np.random.default_rng(_SEED),
         resamples=_RESAMPLES,
     )
@@ -172,6 +192,10 @@ def _compare(columns: Columns, among: Mask, arm: str, baseline: str, label: str)
     counted = f"{count} episodes"
     if columns.same_tasks:
         counted += f" of these {len(np.unique(episodes['task'][ours | theirs]))} tasks"
+    if len(both) > 1:
+        counted += f" of {len(both)} groups, each compared within itself"
+    if alone:
+        counted += f"; {_groups(alone)} left out, without any of {baseline}"
     if not enough and columns.same_tasks:
         counted = f"{FEWEST_EPISODES} episodes ({counted})"
     elif not enough:
@@ -187,6 +211,30 @@ def _compare(columns: Columns, among: Mask, arm: str, baseline: str, label: str)
         finding=finding,
         more_episodes=more,
         sentence=_sentence(arm, baseline, label, finding, points, interval, span, counted, more),
+    )
+
+
+def _of_arm(columns: Columns, name: str) -> Mask:
+    numbers = [columns.arms.index(arm) for arm in arms_named(columns, name)]
+    return np.isin(columns.episodes["arm"], numbers)
+
+
+def _groups(names: Sequence[str]) -> str:
+    return ", ".join(name or "episodes without a group" for name in names)
+
+
+def _nothing_to_compare(arm: str, baseline: str, label: str, groups: Sequence[str]) -> ArmComparison:
+    return ArmComparison(
+        arm=arm,
+        baseline=baseline,
+        episodes=0,
+        difference=None,
+        points=None,
+        ci95=None,
+        finding="too_few",
+        more_episodes=None,
+        sentence=f"{arm} cannot be compared {label}: there is no episode of {baseline} in its group "
+        f"({_groups(groups)}), and other groups' say nothing about it",
     )
 
 

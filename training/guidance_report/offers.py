@@ -10,6 +10,7 @@ from pydantic import ValidationError
 from qguide.qnet.errors import RecordError
 from qguide.qnet.records import OfferRow
 from qguide.training.data.records import recorded_once
+from qguide.training.guidance_report.columns import OF
 
 OFFERS: Final = "offers-*.jsonl"
 TREES: Final = "trees-*.jsonl"
@@ -98,7 +99,7 @@ def _of_one_learner(row: OfferRow) -> OfferRow:
     if row.arm != "guided":
         return row
     name, _, label = row.q_model.partition("@")
-    learner = f"{name} of {row.group}" if row.group else "-".join([name, *label.split("-")[1:]])
+    learner = f"{name}{OF}{row.group}" if row.group else "-".join([name, *label.split("-")[1:]])
     return row.model_copy(update={"q_model": learner})
 
 

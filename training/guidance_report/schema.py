@@ -36,9 +36,11 @@ class Arm(Row):
 
 
 class ArmComparison(Row):
-    """An arm against the baseline.
+    """An arm against the baseline, within each group of a server that learns.
 
     Attributes:
+        episodes: of groups with both; the others' count nowhere here.
+        difference: over the groups by Mantel and Haenszel's weights; None where no group has both.
         points: the difference in hundredths of the range of outcomes.
         ci95: interval of the difference, over tasks; None with too few of them.
         more_episodes: how many more are needed to see a 5-point difference in four of five cases;
@@ -48,8 +50,8 @@ class ArmComparison(Row):
     arm: str
     baseline: str
     episodes: int
-    difference: float
-    points: float
+    difference: float | None
+    points: float | None
     ci95: Interval | None
     finding: Finding
     more_episodes: int | None

@@ -12,6 +12,7 @@ from qguide.training.evaluation.statistics import (
     clustered_difference,
     clustered_mean_interval,
     sign_flip_p_value,
+    stratified_difference,
     wilson_interval,
 )
 
@@ -97,3 +98,31 @@ def test_arms_of_different_tasks_are_not_paired() -> None:
     assert found.difference == 0
     # Two means of 20 coin flips: the root of 2 * 0.25 / 20.
     assert found.standard_error == pytest.approx(0.158, rel=0.1)
+
+
+def test_strata_are_compared_within_and_weighed_by_both_arms() -> None:
+    # 3 of 4 against 1 of 2: +1/4, weight 4 * 2 / 6 = 4/3; 1 of 2 against 1 of 6: +1/3, weight 2 * 6 / 8 = 3/2; so
+    # (1/3 + 1/2) / (4/3 + 3/2) = 5/17. All together, 4 of 6 against 2 of 8 would be +5/12.
+    strata = [
+        (([3.0, 0.0], [4.0, 0.0]), ([1.0, 0.0], [2.0, 0.0])),
+        (([0.0, 1.0], [0.0, 2.0]), ([0.0, 1.0], [0.0, 6.0])),
+        (([9.0, 0.0], [9.0, 0.0]), ([0.0, 0.0], [0.0, 0.0])),  # without a baseline: no weight
+    ]
+    assert stratified_difference(strata, rng(), resamples=200).difference == pytest.approx(5 / 17)
+
+
+def test_an_arm_with_more_of_the_easy_stratum_is_no_better() -> None:
+    ones, none = [1.0] * 30, [0.0] * 30
+    easy, hard = [1.0, 1.0, 0.0] * 10, [1.0, 0.0, 0.0] * 10
+    twice = [2 * one for one in easy], [2 * one for one in hard], [2.0] * 30
+    strata = [
+        ((twice[0] + none, twice[2] + none), (easy + none, ones + none)),
+        ((none + hard, none + ones), (none + twice[1], none + twice[2])),
+    ]
+    found = stratified_difference(strata, rng(), resamples=200)
+    assert found.difference == pytest.approx(0)
+    assert found.interval == pytest.approx((0, 0)), "each task is played by both arms, with the same outcome"
+    together = clustered_difference(
+        (twice[0] + hard, twice[2] + ones), (easy + twice[1], ones + twice[2]), rng(), resamples=200
+    )
+    assert together.difference == pytest.approx(1 / 9)

@@ -8,6 +8,7 @@ import pytest
 
 from qguide.qnet.records import OfferRow
 from qguide.training.guidance_report.build import build_report
+from qguide.training.guidance_report.html_page import html_of
 from qguide.training.guidance_report.schema import GuidanceReport
 from tests.support.offers import GUIDED, control, offer, write_offers
 
@@ -113,4 +114,43 @@ def test_all_versions_of_a_learner_are_one_arm_and_unguided_ones_are_no_guidance
         ("learned of +shop", 40),
     ]
     assert [one.arm for one in report.comparisons] == ["learned", "learned-1f0c66ab", "learned of +shop"]
+    assert report.comparisons[2].difference is None
+    assert report.comparisons[2].sentence.startswith(
+        "learned of +shop cannot be compared here: there is no episode of one candidate in its group (+shop)"
+    )
     assert report.verdict.startswith("use it: guidance by learned helps here")
+
+
+def learning(group: str, *counts: tuple[int, int], trial: int = 1) -> Iterator[OfferRow]:
+    """A group's guided and unguided episodes; of each the number, and how many succeed."""
+    for arm, (count, successes) in zip(("guided", "unguided"), counts, strict=False):
+        q_model = f"learned@{trial}-00000000" if arm == "guided" else "one candidate"
+        for row in episodes(q_model, successes / count, count=count):
+            more = {"task_id": f"{group}{arm}{row.task_id}", "episode": f"{group}{arm}{row.episode}"}
+            yield row.model_copy(update={"arm": arm, "trial": trial, "trial_share": 0.5, "group": group, **more})
+
+
+def test_groups_are_compared_within_and_pooled_as_strata(tmp_path: Path) -> None:
+    # As by hand in the tests of `stratified_difference`, tenfold: +1/4 and +1/3, together 5/17; all in one is +5/12.
+    report = report_of(tmp_path, learning("ada", (40, 30), (20, 10)), learning("+shop", (20, 10), (60, 10)))
+    together, ada, shop = report.comparisons
+    assert (together.arm, together.baseline) == ("learned of all groups", "one candidate")
+    assert together.difference == pytest.approx(5 / 17)
+    assert [(one.arm, one.episodes) for one in (ada, shop)] == [("learned of ada", 60), ("learned of +shop", 80)]
+    assert [ada.difference, shop.difference] == pytest.approx([1 / 4, 1 / 3])
+    assert "140 episodes of 2 groups, each compared within itself" in together.sentence
+    assert report.verdict == f"use it: {together.sentence}"
+    assert together.sentence in html_of(report)
+
+
+def test_a_group_without_unguided_episodes_borrows_none(tmp_path: Path) -> None:
+    report = report_of(tmp_path, learning("ada", (40, 30), (20, 10)), learning("bob", (100, 100)))
+    together, *others = report.comparisons
+    bob = next(one for one in others if one.arm == "learned of bob")
+    assert (bob.difference, bob.ci95, bob.finding) == (None, None, "too_few")
+    assert "in its group (bob), and other groups' say nothing about it" in bob.sentence
+    assert together.difference == pytest.approx(1 / 4)
+    assert "60 episodes; bob left out, without any of one candidate" in together.sentence
+
+    alone = report_of(tmp_path, learning("bob", (100, 100)), learning("ada", (1, 1), (30, 10)))
+    assert "use it" not in alone.verdict
