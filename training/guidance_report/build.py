@@ -10,7 +10,7 @@ from qguide.qnet.errors import RecordError
 from qguide.qnet.records import OfferRow
 from qguide.training.guidance_report.agreement import actions_of, agreement_of, mean_of, step_ranges
 from qguide.training.guidance_report.calibration import CriteriaOutcomes, reliability_of, success_bound
-from qguide.training.guidance_report.columns import CONTROL, NONE, OF, Columns, read_columns
+from qguide.training.guidance_report.columns import CONTROL, NO_Q_MODEL, OF, Columns, read_columns
 from qguide.training.guidance_report.comparison import (
     Mask,
     Trials,
@@ -159,9 +159,9 @@ def verdict_of(
 ) -> str:
     """Judgement by the recorded episodes of the guided arm with the most of them."""
     names = [arm.name for arm in arms_of(columns, among)]
-    plain = baseline or (CONTROL if CONTROL in names else _named(names, NONE))
+    plain = baseline or next((arm for arm in (CONTROL, NO_Q_MODEL) if arm in names), None)
     votes = _named(names, VOTES)
-    unguided = {plain, votes, CONTROL, _named(names, NONE)}  # a server that explores has two of them
+    unguided = {plain, votes, CONTROL, NO_Q_MODEL}  # a server that explores has two of them
     guided = next((name for name in names if name not in unguided), None)
     if guided is None:
         return "no verdict: no episode was guided by a Q model"

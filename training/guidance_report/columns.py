@@ -16,8 +16,11 @@ from qguide.qnet.types import ActionOutcome, ThresholdAction
 CONTROL: Final = "one candidate"
 """Arm of episodes in which one candidate was drawn at every step, and its Q was not even read."""
 
-NONE: Final = "none"
-"""Name of the Q model that guides nothing."""
+NO_Q_MODEL: Final = "no Q model"
+"""Arm of episodes in which several candidates were drawn, and no Q model was there to choose."""
+
+_NONE: Final = "none"
+"""Name, before its version, of the Q model that guides nothing."""
 
 FALLBACK: Final = "fallback"
 """Reason of a step at which no Q chose: outside the Q model's domain, or without its answer."""
@@ -127,14 +130,14 @@ def _number_of(name: str, among: dict[str, int]) -> int:
 
 
 def _arm(rows: Sequence[OfferRow]) -> str:
-    """The Q model of an episode, or the control arm.
+    """The Q model of an episode, or the unguided arm.
 
     The absence of Q-values alone does not decide: a Q model that failed, or candidates that were
     all equal, belong to what serving that Q model does.
     """
     if all(_draws(row) == 1 and row.candidates[0].q_value is None for row in rows):
         return CONTROL
-    return rows[-1].q_model
+    return NO_Q_MODEL if rows[-1].q_model.partition("@")[0] == _NONE else rows[-1].q_model
 
 
 def _draws(row: OfferRow) -> float:

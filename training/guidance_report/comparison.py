@@ -18,7 +18,7 @@ from qguide.qnet.errors import ConfigError
 from qguide.qnet.records import OfferRow
 from qguide.qnet.trial_statistics import DifferenceSequence, level_of
 from qguide.training.evaluation.statistics import clustered_mean_interval, stratified_difference
-from qguide.training.guidance_report.columns import CONTROL, NONE, OF, Column, Columns
+from qguide.training.guidance_report.columns import CONTROL, NO_Q_MODEL, OF, Column, Columns
 from qguide.training.guidance_report.schema import (
     Arm,
     ArmComparison,
@@ -89,7 +89,7 @@ def comparisons_of(
     if len(arms) < 2 or (baseline is not None and baseline not in names):
         return ()
     base = baseline or (CONTROL if CONTROL in names else names[0])
-    compared = [name for name in names if name != base and not (base == CONTROL and name.partition("@")[0] == NONE)]
+    compared = [name for name in names if name != base and (base, name) != (CONTROL, NO_Q_MODEL)]
     if all_groups := pooled_learner(compared, base):
         compared.insert(0, all_groups)
     return tuple(_compare(columns, among, name, base, label) for name in compared)

@@ -110,7 +110,7 @@ def test_all_versions_of_a_learner_are_one_arm_and_unguided_ones_are_no_guidance
         ("one candidate", 200),
         ("learned", 100),
         ("learned-1f0c66ab", 50),
-        ("none@0", 50),
+        ("no Q model", 50),
         ("learned of +shop", 40),
     ]
     assert [one.arm for one in report.comparisons] == ["learned", "learned-1f0c66ab", "learned of +shop"]
