@@ -138,7 +138,7 @@ class NodeRow(Row):
             `observation`; null if they are.
         drawn: the different candidates that the policy drew before the action; empty if unknown.
         reward: the outcome reward on a trajectory's last action, 0 on the others.
-        terminated: the environment ended the episode here.
+        terminated: the environment ended the episode here; null if a recording that ends here does not say so.
         valid: False if the action meant nothing to the environment.
         tried: False for a candidate that nobody took: what would have come of it is unknown.
         source: "expert" or a policy's name, of the trajectory that brought the node first.
@@ -160,7 +160,7 @@ class NodeRow(Row):
     action: str
     observation: str
     reward: Reward = 0.0
-    terminated: bool = False
+    terminated: bool | None = False
     valid: bool = True
     tried: bool = _omitted(True)
     source: NonEmpty
@@ -275,7 +275,7 @@ class TreeRow(TaskRow):
                 )
             if ended:
                 raise ValueError(f"node {node.id} was taken after node {at} had ended the episode")
-            at, ended = node.id, node.terminated
+            at, ended = node.id, node.terminated is not False
         return self
 
     @property

@@ -70,6 +70,7 @@ class Step:
 
     Attributes:
         reward: outcome reward if the episode ends here.
+        terminated: the task is over, won or lost for good; None if a recording ends here and does not say so.
         reply: the reply, if it calls tools; None if `action` is all of it.
         observed: the messages after the reply; None if they are `observation` as a user message, or
             if nothing was recorded and `observation` is empty.
@@ -82,7 +83,7 @@ class Step:
     action: str
     observation: str
     reward: float = 0.0
-    terminated: bool = False
+    terminated: bool | None = False
     valid: bool = True
     reply: Message | None = None
     observed: History | None = None
@@ -97,7 +98,7 @@ class Step:
         observed: History,
         *,
         reward: float = 0.0,
-        terminated: bool = False,
+        terminated: bool | None = False,
         valid: bool = True,
         truncated: bool = False,
     ) -> "Step":
@@ -123,12 +124,22 @@ class Step:
     @property
     def ended(self) -> bool:
         """True if the environment goes no further, because the task is over or by its own limit."""
-        return self.terminated or self.truncated
+        return self.terminated is not False or self.truncated
 
     @property
     def unobserved(self) -> bool:
         """True if nothing was recorded after the reply."""
         return not self.observation and self.observed is None
+
+    @property
+    def left_open(self) -> bool:
+        """True if neither an observation nor an end of the episode was recorded after the reply."""
+        return self.unobserved and not self.terminated
+
+    @property
+    def silent_end(self) -> bool:
+        """True if it was recorded that the episode ended here, and no text that was observed."""
+        return bool(self.terminated) and not self.observation
 
     @property
     def key(self) -> str:

@@ -138,7 +138,7 @@ def _accuracy_of(
 
 def _rolled_out(candidate: NodeRow) -> RolledOut:
     outcomes = [rollout.outcome_reward for rollout in candidate.rollouts]
-    return RolledOut(outcomes, exact=candidate.terminated)
+    return RolledOut(outcomes, exact=candidate.terminated is not False)
 
 
 def _accuracy_table(found: Sequence[RunRewards]) -> Table:

@@ -151,6 +151,7 @@ def merge_branch(
     Replies with equal actions and equal observations become one node, which keeps the first reply.
     An observation that a recording lacks at its end equals any other and is replaced by it. An
     empty one that was recorded, such as a tool's empty result, equals only another empty one.
+    A silent end, of which it is recorded that the episode ended there, equals only another silent end.
     Merging the same branch twice changes nothing, unless its episodes are counted.
 
     Args:
@@ -168,12 +169,13 @@ def merge_branch(
     parent, shared = at, True
     for index, step in enumerate(steps):
         mistake = index in mistakes
-        known = _shared_child(nodes, children[parent], step) if shared else None
-        if known is not None and nodes[known - 1].step.unobserved:
+        is_open = step.left_open and index == len(steps) - 1
+        known = _shared_child(nodes, children, parent, step, is_open=is_open) if shared else None
+        if known is not None and _is_open(nodes, children, known):
             nodes[known - 1] = _observing(nodes[known - 1], step)
         if known is None:
             if episodes and shared and parent != at and not children[parent]:
-                nodes[parent - 1] = _ended(nodes[parent - 1], steps[index - 1].reward, 1)
+                nodes[parent - 1] = _going_on(nodes[parent - 1], steps[index - 1])
             shared, known = False, len(nodes) + 1
             depth = tree.depth(at) + len(branch) + 1
             nodes.append(Node(known, parent, depth, step, source, mistake))
@@ -190,15 +192,22 @@ def merge_branch(
     return merged, tuple(branch)
 
 
-def _shared_child(nodes: Sequence[Node], siblings: Sequence[int], step: Step) -> int | None:
-    """The sibling with the same action and the same observation; None without one."""
-    key = step.key if siblings else ""
-    for sibling in siblings:
+def _shared_child(
+    nodes: Sequence[Node], children: Sequence[tuple[int, ...]], parent: int, step: Step, *, is_open: bool
+) -> int | None:
+    """The child with the same action and the same observation; None without one."""
+    key = step.key if children[parent] else ""
+    for sibling in children[parent]:
         known = nodes[sibling - 1].step
-        alike = known.observation == step.observation or known.unobserved or step.unobserved
+        alike = known.observation == step.observation and known.silent_end == step.silent_end
+        alike = alike or is_open or _is_open(nodes, children, sibling)
         if alike and known.key == key:  # the key last: it is read out of the text
             return sibling
     return None
+
+
+def _is_open(nodes: Sequence[Node], children: Sequence[tuple[int, ...]], node_id: int) -> bool:
+    return not children[node_id] and nodes[node_id - 1].step.left_open
 
 
 def _observing(node: Node, step: Step) -> Node:
@@ -208,6 +217,7 @@ def _observing(node: Node, step: Step) -> Node:
         node.step,
         observation=step.observation,
         observed=step.observed,
+        terminated=step.terminated,
         reply=step.reply,
         tried=node.step.tried or step.tried,
     )
@@ -219,7 +229,7 @@ def _ended_here(leaf: Node, last: Step, episodes: int, *, before: Node | None) -
 
     Those that were cut short before their last answer count only where nothing else is recorded.
     """
-    whole, cut = not last.unobserved, before is not None and before.step.unobserved
+    whole, cut = not last.left_open, before is not None and before.step.left_open
     if before is None or (whole and cut):
         return _ended(leaf, last.reward, episodes)
     if whole or cut:
@@ -229,6 +239,11 @@ def _ended_here(leaf: Node, last: Step, episodes: int, *, before: Node | None) -
 
 def _ended(node: Node, reward: float, episodes: int) -> Node:
     return replace(node, count=episodes, step=replace(node.step, reward=reward))
+
+
+def _going_on(node: Node, step: Step) -> Node:
+    """A leaf after which a longer episode goes on, whose step it is."""
+    return replace(node, count=1, step=replace(node.step, reward=step.reward, terminated=step.terminated))
 
 
 def _mean(node: Node, reward: float, episodes: int) -> float:

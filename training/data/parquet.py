@@ -106,12 +106,12 @@ def _columns(row: BaseModel) -> dict[str, object]:
 
 
 def _fields(columns: dict[str, Any], kind: type[BaseModel]) -> dict[str, Any]:
-    """The fields that were written as these columns: nulls are fields that were left out."""
+    """The fields that were written as these columns: a null is a field that was left out, if it may be."""
     known = kind.model_fields
     return {
         name: _value(value, known[name].annotation) if name in known else value
         for name, value in columns.items()
-        if value is not None or (name in known and known[name].is_required())
+        if value is not None or (name in known and known[name].exclude_if is None)
     }
 
 

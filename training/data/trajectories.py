@@ -31,7 +31,7 @@ class Trajectory:
         messages: the whole chat, up to the observation after the last action where it is known.
         reward: outcome at the end, whether the environment or a step limit ended it.
         task_id: equal for episodes of one task.
-        terminated: False if a step limit cut it off.
+        terminated: False if a step limit cut it off; None if a recording does not say.
         mistakes: indices of the replies that are not to be imitated.
         source: "expert" or the policy's name; "" if it is not known.
         drawn: the policy's candidates before each reply; empty if they are not known.
@@ -43,7 +43,7 @@ class Trajectory:
     messages: History
     reward: float
     task_id: str
-    terminated: bool = True
+    terminated: bool | None = None
     mistakes: tuple[int, ...] = ()
     source: str = ""
     environment: str = ""

@@ -165,7 +165,7 @@ def step_reward(
         parts: of the draws' seeds, beside the game's.
     """
     if options.is_over(steps):
-        return StepReward((RolloutEnd(steps[-1].reward, 0, steps[-1].terminated),))
+        return StepReward((RolloutEnd(steps[-1].reward, 0, steps[-1].terminated is not False),))
     sampling = Sampling(options.temperature, options.max_tokens)
     episodes: list[Episode] = yield from play_together(
         [

@@ -71,7 +71,7 @@ class ConversationRow(Row):
     messages: tuple[TrlTurn, ...]
     task_id: str
     reward: float
-    terminated: bool
+    terminated: bool | None
     source: str
 
 

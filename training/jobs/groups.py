@@ -167,7 +167,7 @@ def groups_figures(row: TreeRow, environment: EnvironmentBundle[Any]) -> dict[st
     """Counts of one episode, to be summed over episodes."""
     decisions = decisions_of(row)
     last = decisions[-1].taken  # its reward is the episode's, also if that was cut off
-    succeeded = environment.is_success(last.reward, last.terminated)
+    succeeded = environment.is_success(last.reward, last.terminated is not False)
     return {
         "won": succeeded,
         "states": len(decisions),

@@ -74,7 +74,7 @@ class Episode:
     @property
     def terminated(self) -> bool:
         """True if the environment ended the episode, not a limit."""
-        return bool(self.steps) and self.steps[-1].terminated
+        return bool(self.steps) and self.steps[-1].terminated is not False
 
     @property
     def messages(self) -> History:

@@ -204,7 +204,7 @@ def openhands_v0(folder: Path) -> None:
 
 
 SAMPLES: Final = (
-    Sample("atif", atif, (SYSTEM, *CALLED), "mug", agent="terminus-2", left_out=(1, 1, 1)),
+    Sample("atif", atif, (SYSTEM, *CALLED), "mug", agent="terminus-2", terminated=True, left_out=(1, 1, 1)),
     Sample("tau-bench", tau_bench, (SYSTEM, *CALLED), "7"),
     *(
         Sample(
@@ -234,9 +234,10 @@ SAMPLES: Final = (
         (SYSTEM, *SAID),
         "astropy__astropy-7",
         agent="gpt",
+        terminated=True,
         fields=Fields(outcomes={"astropy__astropy-7": 1.0}),
         left_out=(1,),
     ),
-    Sample("openhands", openhands, (SYSTEM, *CALLED), "mug-1", left_out=(1,)),
+    Sample("openhands", openhands, (SYSTEM, *CALLED), "mug-1", terminated=True, left_out=(1,)),
     Sample("openhands", openhands_v0, (SYSTEM, *CALLED), "mug-1", reward=0.0, agent="CodeActAgent", left_out=(1,)),
 )

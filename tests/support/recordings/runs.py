@@ -166,7 +166,7 @@ def bfcl(folder: Path) -> None:
 
 SAMPLES: Final = (
     Sample("appworld", appworld, SAID[:4], "b0a8eae_2", agent="gpt", fields=Fields(outcomes={"b0a8eae_2": 1.0})),
-    Sample("intercode", intercode, SAID, "ic_bash/d.json/3"),
+    Sample("intercode", intercode, SAID, "ic_bash/d.json/3", terminated=True),
     Sample("fireact", fireact, SEARCHED, "hotpotqa/1700341962"),
     Sample("mint", mint, SAID, "reasoning/x/3", agent="gpt"),
     Sample("mint-run", mint_run, SAID, "3"),

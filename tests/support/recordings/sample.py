@@ -66,7 +66,7 @@ class Sample:
     task: str
     reward: float = 1.0
     agent: str = ""
-    terminated: bool = True
+    terminated: bool | None = None
     fields: Fields = _NO_FIELDS
     left_out: tuple[int, ...] = ()
 

@@ -219,8 +219,8 @@ def phoenix_flat(folder: Path) -> None:
 
 FOUND: Final = Fields(reward="scores.correct")
 SAMPLES: Final = (
-    Sample("inspect", inspect_eval, (SYSTEM, *CALLED), "finding/mug", agent="gpt", left_out=(1,)),
-    Sample("inspect", inspect_json, (SYSTEM, *CALLED), "finding/mug", agent="gpt", left_out=(1,)),
+    Sample("inspect", inspect_eval, (SYSTEM, *CALLED), "finding/mug", agent="gpt", terminated=True, left_out=(1,)),
+    Sample("inspect", inspect_json, (SYSTEM, *CALLED), "finding/mug", agent="gpt", terminated=True, left_out=(1,)),
     Sample("langfuse", langfuse, CALLED, "", fields=FOUND),
     Sample("langfuse", langfuse_trace, CALLED, "mug", fields=Fields("scores.correct", "metadata.case")),
     Sample("langsmith", langsmith, CALLED, "mug", fields=Fields("feedback_stats.correct.avg", "extra.metadata.case")),

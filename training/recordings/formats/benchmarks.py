@@ -3,7 +3,7 @@
 import re
 import zipfile
 import zlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import replace
 from io import TextIOWrapper
 from itertools import zip_longest
@@ -84,7 +84,7 @@ def tau2_records(record: Record) -> Iterator[Record]:
         "reward": value_at(record, "reward_info.reward"),
         "task_id": f"{domain}/{task}" if domain and task is not None else task,
         "source": value_at(record, "info.agent_info.llm"),
-        "terminated": record.get("termination_reason") not in _LIMITED,
+        "terminated": _ended(record.get("termination_reason"), cut=_LIMITED),
         "left_out": {GREETINGS: greetings, USERS_CALLS: users_calls},
     }
 
@@ -128,7 +128,7 @@ def intercode_records(record: Record) -> Iterator[Record]:
         "messages": turns,
         "reward": reward,
         "task_id": f"{record['environment']}/{record.get('dataset')}/{record['task_id']}",
-        "terminated": reward == 1 or most is None or len(history["actions"]) < most,
+        "terminated": True if reward == 1 else None if most is None else len(history["actions"]) < most,
     }
 
 
@@ -174,7 +174,7 @@ def verifiers_records(record: Record) -> Iterator[Record]:
             "reward": sum(rewards) if rewards else None,
             "task_id": f"{env}/{task}" if env and task else task,
             "source": first_at(trace, ("calls.0.model", "agent.config.model")),
-            "terminated": trace.get("stop_condition") not in _CUT,
+            "terminated": _ended(trace.get("stop_condition"), cut=_CUT),
             "left_out": {BRANCHES: len(nodes) - len({node.get("parent") for node in nodes} - {None}) - 1},
         }
 
@@ -204,8 +204,13 @@ def inspect_records(record: Record) -> Iterator[Record]:
         "reward": graded(value_at(record, "scores.*.value")),
         "task_id": f"{task}/{record['id']}" if task else record["id"],
         "source": value_at(record, "eval.model"),
-        "terminated": not record.get("limit"),
+        "terminated": not (record.get("limit") or record.get("error")),
     }
+
+
+def _ended(status: object, *, cut: Collection[object]) -> bool | None:
+    """False of an episode that was cut off; None if the recording has no status."""
+    return None if status is None else status not in cut
 
 
 def graded(value: object) -> object:
@@ -255,7 +260,7 @@ def trial_records(record: Record) -> Iterator[Record]:
         "messages": turns,
         "reward": None if record["is_resolved"] is None else float(record["is_resolved"]),
         "task_id": record["task_id"],
-        "terminated": record.get("failure_mode") != "agent_timeout",
+        "terminated": _ended(record.get("failure_mode"), cut=("agent_timeout",)),
     }
 
 
@@ -296,7 +301,7 @@ def appworld_records(record: Record) -> Iterator[Record]:
         "reward": None,
         "task_id": record["@folders"][1],
         "source": record["input"].get("model"),
-        "terminated": not failed,
+        "terminated": False if failed else None,
     }
 
 

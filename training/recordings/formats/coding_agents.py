@@ -37,8 +37,9 @@ def atif_records(record: Record) -> Iterator[Record]:
         "reward": first_at(record, _ATIF_REWARDS),
         "task_id": first_at(record, _ATIF_TASKS),
         "source": value_at(record, "agent.name"),
-        "terminated": value_at(record, "extra.terminated") is not False
-        and not value_at(record, "@beside.exception_info"),
+        "terminated": not beside["exception_info"]
+        if "exception_info" in (beside := record.get("@beside") or {})
+        else value_at(record, "extra.terminated"),
         "left_out": left_out,
     }
 
@@ -100,8 +101,13 @@ def swe_agent_records(record: Record) -> Iterator[Record]:
         "reward": None,
         "task_id": first_at(record, ("instance_id", "@file")),
         "source": "SWE-agent",
-        "terminated": value_at(record, "info.exit_status") in _SUBMITTED,
+        "terminated": _submitted(record),
     }
+
+
+def _submitted(record: Record) -> bool | None:
+    status = value_at(record, "info.exit_status")
+    return None if status is None else status in _SUBMITTED
 
 
 def _swe_turn(turn: Record) -> Record:
@@ -121,6 +127,6 @@ def mini_swe_records(record: Record) -> Iterator[Record]:
         "reward": None,
         "task_id": first_at(record, ("instance_id", "info.instance_id", "@file")),
         "source": value_at(record, "info.config.model.model_name"),
-        "terminated": value_at(record, "info.exit_status") in _SUBMITTED,
+        "terminated": _submitted(record),
         "left_out": {"the note that the agent has ended": len(record["messages"]) - len(said)},
     }

@@ -28,7 +28,7 @@ def openhands_records(record: Record) -> Iterator[Record]:
         "reward": first_at(record, REWARDS),
         "task_id": record.get("instance_id"),
         "source": first_at(record, ("metadata.agent_class", "metadata.llm_config.model")),
-        "terminated": not record.get("error"),
+        "terminated": not record["error"] if "error" in record else None,
         "left_out": {EVENTS: unseen},
     }
 

@@ -5,10 +5,12 @@ from pathlib import Path
 import pytest
 from fastapi.testclient import TestClient
 
-from qguide.qnet.records import OfferRow, TreeRow
+from qguide.qnet.records import ROOT_ID, OfferRow, TreeRow
 from qguide.server.app import create_app
 from qguide.server.episodes.archive import EpisodeArchive
+from qguide.training.algorithms.backups import labels_of_actions
 from qguide.training.data.runs import read_rows
+from qguide.training.data.task_trees import TaskTrees
 from qguide.training.guidance_report.build import build_report
 from qguide.training.jobs.import_episodes import ImportConfig, run_import
 from qguide.training.learning.sources import read_learnable
@@ -204,6 +206,21 @@ def test_what_the_agent_did_stands_in_the_tree_not_what_was_chosen(serve: Serve,
     assert {node["source"] for node in tree["nodes"]} == {"agent"}
     assert not tree["nodes"][-1]["terminated"]
     assert [offer["taken"] for offer in rows(tmp_path, "offers")] == ["Action: my own", "Action: give up"]
+
+
+@pytest.mark.parametrize(("terminated", "worth"), [(True, 0.5), (False, 0.0)])
+def test_an_outcome_without_a_last_observation_is_an_end_unless_a_limit_was(
+    serve: Serve, tmp_path: Path, terminated: bool, worth: float
+) -> None:
+    client = serve(recording(tmp_path))
+    act(client, [TASK])
+    end(client, 1.0, action="Action: ask", terminated=terminated)
+    for messages in ([TASK], then([TASK], "Action: ask", "No.")):
+        act(client, messages, episode_id="other")
+    end(client, 0.0, episode="other")
+    (task,) = TaskTrees(list(tmp_path.glob("trees-*.jsonl")), min_reward=0, max_reward=1)
+    values = labels_of_actions(task.tree, task.labels(target="avg", gamma=1.0, normalized=False))
+    assert {values[node_id] for node_id in task.tree.children[ROOT_ID]} == {worth}
 
 
 def test_the_callers_own_candidates_are_steps_too(serve: Serve, tmp_path: Path) -> None:

@@ -1,13 +1,16 @@
 """Trees of actions: identity, order, histories."""
 
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import replace
+from itertools import permutations
 
 import pytest
 
 from qguide.qnet.records import ROOT_ID
 from qguide.qnet.types import Message, ToolCall
 from qguide.training import trajectory
+from qguide.training.algorithms.backups import average_outcome, labels_of_actions
 from qguide.training.algorithms.tree import Tree, branching_fraction, find_child, merge_branch, merge_trees
 from qguide.training.trajectory import Step, action_key, text_reply
 
@@ -181,3 +184,36 @@ def test_an_observation_is_filled_in_with_the_calls_that_it_answers() -> None:
     for step in (unseen, seen):
         tree, _ = merge_branch(tree, [step], source="policy")
     assert [node.step for node in tree.nodes] == [seen]
+
+
+def chain(*steps: Step) -> Tree:
+    return merge_branch(Tree("start"), steps, source="policy")[0]
+
+
+SILENT = replace(UNOBSERVED, reward=1.0, terminated=True)
+ANSWERED = Step("Action: a", "")
+ON = (DENIED, Step("Action: b", "lost", reward=0.0, terminated=True))
+
+
+@pytest.mark.parametrize("order", list(permutations(range(4))))
+@pytest.mark.parametrize("answer", [DENIED, ANSWERED], ids=["a text", "an empty answer"])
+def test_an_end_that_is_stated_counts_beside_what_went_on(order: Sequence[int], answer: Step) -> None:
+    """Two of three episodes end with the action and succeed, the third goes on and fails; a fourth was cut short."""
+    cut = replace(UNOBSERVED, reward=0.7, terminated=None)
+    episodes = [chain(SILENT), chain(SILENT), chain(answer, ON[1]), chain(cut)]
+    merged = merge_trees([episodes[i] for i in order])
+    assert sorted((n.step.terminated, n.step.reward, n.count) for n in merged.nodes if n.parent == ROOT_ID) == [
+        (False, 0.0, 1),
+        (True, 1.0, 2),
+    ]
+    values = labels_of_actions(merged, average_outcome(merged))
+    assert [values[n.id] for n in merged.nodes if n.parent == ROOT_ID] == pytest.approx([2 / 3, 2 / 3])
+
+
+@pytest.mark.parametrize("terminated", [None, False])
+@pytest.mark.parametrize("order", [1, -1])
+def test_an_end_that_is_not_stated_was_cut_short(order: int, terminated: bool | None) -> None:
+    cut = chain(replace(SILENT, terminated=terminated))
+    merged = merge_trees([chain(*ON), cut][::order])
+    assert [(node.step.reward, node.step.terminated) for node in merged.nodes] == [(0.0, False), (0.0, True)]
+    assert [node.step for node in merge_trees([cut, chain(SILENT)][::order]).nodes] == [SILENT]

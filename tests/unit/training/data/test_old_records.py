@@ -122,9 +122,29 @@ def test_trajectories_become_paths(tmp_path: Path) -> None:
     assert [(said.role, said.content) for said in episode.messages] == [
         (said["role"], said["content"]) for said in PLAYED["messages"]
     ]
-    assert (episode.reward, episode.terminated, episode.source) == (1.0, True, "p")
+    assert (episode.reward, episode.terminated, episode.source) == (1.0, None, "p")
     assert (episode.mistakes, episode.earned) == ((0,), (0.5, 1.0))
     assert [[one.count for one in drawn] for drawn in episode.drawn] == [[2], []]
+
+
+@pytest.mark.parametrize(
+    ("environment", "end", "terminated"),
+    [
+        ("e", {"observation": ""}, None),
+        ("e", {"observation": "seen"}, True),
+        ("served", {"observation": ""}, True),
+        ("e", {"observation": "", "terminated": False}, False),
+    ],
+)
+def test_an_import_that_took_ends_for_granted_says_so(
+    tmp_path: Path, environment: str, end: dict[str, Any], terminated: bool | None
+) -> None:
+    node = {"id": 1, "parent": 0, "depth": 1, "action": "a", "source": "p", "terminated": True}
+    row = TASK | {"version": 1, "environment": environment, "nodes": [node | end]}
+    shown = convert(write(tmp_path / "rows.jsonl", row))
+    assert shown.exit_code == 0, shown.output
+    [converted] = read_rows(tmp_path / "rows.jsonl", TreeRow)
+    assert converted.nodes[0].terminated is terminated
 
 
 def test_trees_of_today_are_left_alone(tmp_path: Path) -> None:

@@ -25,6 +25,7 @@ EPISODE = Trajectory(
     messages=HISTORY,
     reward=1.0,
     task_id="mug-1",
+    terminated=True,
     kind="find",
     environment="kitchen",
     source="expert",

@@ -13,11 +13,13 @@ from typer.testing import CliRunner
 
 from qguide.cli import app
 from qguide.qnet.errors import ConfigError
-from qguide.qnet.records import messages_of
+from qguide.qnet.records import ROOT_ID, messages_of
+from qguide.training.algorithms.backups import labels_of_actions
 from qguide.training.data.preferences import PreferenceRow
 from qguide.training.data.runs import read_rows
 from qguide.training.data.task_trees import TaskTree, TaskTrees
 from qguide.training.data.trajectories import read_trajectories
+from qguide.training.jobs.export_data import ExportConfig, run_export_data
 from qguide.training.jobs.import_episodes import ImportConfig, run_import
 from qguide.training.jobs.pairs import PairsConfig, run_pairs
 from qguide.training.optimization.packed_replies import reply_path
@@ -155,6 +157,35 @@ def test_an_episode_without_its_last_result_leaves_the_reward_of_the_whole_one(t
     (tree,) = trees(tmp_path)
     assert [node.reward for node in tree.nodes] == [1.0]
     assert report.contained_episodes == 1
+
+
+@pytest.mark.parametrize("order", [1, -1])
+@pytest.mark.parametrize("stated", [{}, {"terminated": False}, {"terminated": True}])
+@pytest.mark.parametrize("format_", ["messages", "atif"])
+def test_an_end_that_a_recording_states_counts_in_one_file_and_in_several(
+    tmp_path: Path, order: int, stated: dict[str, bool], format_: str
+) -> None:
+    """Asking wins and ends one episode; in another one the user goes on, and it fails."""
+    asked = {"role": "assistant", "content": "Is it on the desk?"}
+    rows = [
+        episode(asked, reward=1.0) | stated,
+        episode(asked, {"role": "user", "content": "No."}, GIVE_UP, reward=0.0),
+    ]
+    if format_ == "atif":
+        (tmp_path / "plain").mkdir()
+        imported(tmp_path / "plain", rows)
+        atif = tmp_path / "atif.jsonl"
+        run_export_data(ExportConfig(source=tmp_path / "plain/out/trajectories", format="atif", output=atif))
+        rows = [json.loads(line) for line in atif.read_text().splitlines()]
+    imported(tmp_path, rows[::order])
+    for number, row in enumerate(rows):
+        (tmp_path / str(number)).mkdir()
+        imported(tmp_path / str(number), [row])
+    for folders in ([tmp_path / "out/trees"], [tmp_path / str(number) / "out/trees" for number in (0, 1)][::order]):
+        (task,) = TaskTrees(folders, min_reward=0, max_reward=1)
+        own = task.labels(target="avg", gamma=1.0, normalized=False)
+        first = {labels_of_actions(task.tree, own)[node_id] for node_id in task.tree.children[ROOT_ID]}
+        assert first == {0.5 if stated.get("terminated") else 0.0}
 
 
 def test_other_first_messages_are_another_tree(tmp_path: Path) -> None:
