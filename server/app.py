@@ -190,7 +190,7 @@ def _lifespan(
         models.runtime.metrics.watch_load(
             waiting=lambda: models.waiting,
             running=lambda: max(0, app.state.limiter.running - models.waiting),
-            cache_share=lambda: models.cached_bytes / max(1, settings.cache_bytes),
+            cache_share=lambda: models.cached_bytes / max(1, settings.most_cache_bytes),
         )
         app.state.game_threads = games = ThreadPoolExecutor(pages.GAMES_AT_ONCE, thread_name_prefix="game")
         app.state.upstreams = upstreams = UpstreamWatch(tuple(models.remote.values()), models.runtime.metrics)

@@ -11,7 +11,6 @@ from dataclasses import dataclass
 from itertools import chain
 from typing import Any
 
-import psutil
 import torch
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -20,6 +19,7 @@ from transformers import AutoModel, PretrainedConfig, PreTrainedModel
 from qguide.qnet.engine.attention import PACKED_ATTENTION, AttentionMetadata, register
 from qguide.qnet.engine.kv_buffer import KVBuffer, PackedSegment, joined
 from qguide.qnet.engine.recurrent_states import RecurrentState, attention_layers, cache_of, name_of_cache
+from qguide.qnet.memory_limits import available_bytes
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,7 +111,7 @@ def in_float32(model: PreTrainedModel) -> Iterator[None]:
 def _free_bytes(device: torch.device) -> int:
     if device.type == "cuda":
         return int(torch.cuda.mem_get_info(device)[0])
-    return int(psutil.virtual_memory().available)
+    return available_bytes()
 
 
 @torch.inference_mode()

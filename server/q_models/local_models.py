@@ -19,7 +19,7 @@ def build_local_policy(settings: Settings, folder: Path, thread: DeviceThread) -
     """The policy of a folder on the device thread, and the checkpoint that it is of."""
     loaded = load_policy(folder, dtype=_prepared(settings), device=settings.device)
     policy = LocalPolicy(
-        loaded, thread=thread, cache_bytes=settings.cache_bytes, tokens_per_forward=settings.tokens_per_forward
+        loaded, thread=thread, cache_bytes=settings.most_cache_bytes, tokens_per_forward=settings.tokens_per_forward
     )
     return policy, loaded
 
@@ -32,7 +32,7 @@ def build_local_source(settings: Settings, folder: Path, source: Source) -> Scor
         torch.nn.Module.to(loaded.model, settings.device)
         return build_serving_scorer(
             loaded,
-            cache_bytes=settings.cache_bytes,
+            cache_bytes=settings.most_cache_bytes,
             tokens_per_forward=settings.tokens_per_forward,
             full_sequences=settings.full_sequences,
         )

@@ -1,22 +1,22 @@
 """Server settings, read once from the environment (QGUIDE_…)."""
 
 import os
-import re
-from ipaddress import ip_address
 from pathlib import Path
 from typing import Final, Literal, Self
 
-from pydantic import Field, HttpUrl, SecretStr, field_validator, model_validator
+from pydantic import Field, HttpUrl, SecretStr, model_validator
 
 from qguide.qnet.decision.decision import Fallback
 from qguide.qnet.decision.history_window import LongHistory
 from qguide.qnet.decision.perturbation import DEFAULT_MAX_TOKENS
 from qguide.qnet.decision.selection import PriorBy, SelectionName
 from qguide.qnet.judging.settings import JudgeSettings
+from qguide.qnet.memory_limits import total_bytes
 from qguide.qnet.policies.upstream_dialects import DIALECTS
 from qguide.qnet.policies.upstream_settings import UpstreamName
 from qguide.qnet.records import MAX_REWARD
 from qguide.qnet.types import TaskMarker
+from qguide.server.settings.addresses import HostName, Origin, is_loopback
 from qguide.server.settings.allowed_content import Reach
 from qguide.server.settings.learning import LearningSettings
 from qguide.server.settings.outcome_rules import OutcomeRule
@@ -30,9 +30,8 @@ DEFAULT_POLICY: Final = "default"
 UnknownModels = Literal["only", "default", "error"]
 PassedOn = Literal["embeddings", "files", "batches"]
 VLLM: Final = "vllm"
-
-_HOST: Final = re.compile(r"\*|[A-Za-z0-9_]([A-Za-z0-9._-]*[A-Za-z0-9_])?")
-_ORIGIN: Final = re.compile(r"https?://[^/*\s]+")
+_MOST_CACHE_BYTES: Final = 512 * 1024**2
+_PART_OF_MEMORY: Final = 8
 
 
 class Settings(LearningSettings):
@@ -180,7 +179,8 @@ class Settings(LearningSettings):
             maximum new tokens scored together, estimated from the texts. 0 is 128 on a CPU, where longer passes are no
             faster, and 2048 elsewhere.
         cache_bytes: size of each model's prefix cache (keys and values kept between requests). On a CPU a policy copies
-            histories side by side while it draws; up to half of it is for these copies.
+            histories side by side while it draws; up to half of it is for these copies. Without it 512 MiB, or an
+            eighth of the memory of the machine, or of its container, if that is less.
         timeout_s: a decision that takes longer is answered with 503; a request may ask for less.
         idle_timeout_s: longest time without a byte from an upstream that has no `timeout_s`.
         redis_url: Redis in which replicas share limits, scores, paraphrases and episodes (with their texts if episodes
@@ -208,7 +208,7 @@ class Settings(LearningSettings):
     classifiers: dict[str, Classifier] = Field(default_factory=dict)
     judges: dict[str, JudgeSettings] = Field(default_factory=dict)
     caller_fields: tuple[str, ...] = ()
-    caller_media_domains: tuple[str, ...] = ()
+    caller_media_domains: tuple[HostName, ...] = ()
     pass_through: dict[PassedOn, str] = Field(default_factory=dict)
     thresholds: dict[str, ThresholdSettings] = Field(default_factory=dict)
     paraphraser: str = ""
@@ -244,7 +244,7 @@ class Settings(LearningSettings):
     public_metrics: bool = False
     admin_metrics: bool = False
     public_docs: bool = False
-    cors_origins: tuple[str, ...] = ()
+    cors_origins: tuple[Origin, ...] = ()
     requests_per_minute: int = Field(default=0, ge=0)
     tokens_per_day: int = Field(default=0, ge=0)
     concurrent_requests: int = Field(default=64, ge=0)
@@ -266,7 +266,7 @@ class Settings(LearningSettings):
     heartbeat_s: float = Field(default=5.0, gt=0)
     max_history_messages: int = Field(default=16_384, ge=1)
     max_text_bytes: int = Field(default=8_000_000, ge=1)
-    trusted_hosts: tuple[str, ...] = ()
+    trusted_hosts: tuple[HostName, ...] = ()
     max_body_bytes: int = Field(default=32 * 1024**2, ge=1024)
     body_timeout_s: float = Field(default=30.0, gt=0)
     head_timeout_s: float = Field(default=10.0, gt=0)
@@ -281,7 +281,7 @@ class Settings(LearningSettings):
     max_waiting: int = Field(default=256, ge=1)
     max_batch: int = Field(default=16, ge=1)
     max_batch_tokens: int = Field(default=0, ge=0)
-    cache_bytes: int = Field(default=512 * 1024**2, ge=0)
+    cache_bytes: int | None = Field(default=None, ge=0)
     timeout_s: float = Field(default=900.0, gt=0)
     idle_timeout_s: float = Field(default=60.0, gt=0)
     redis_url: SecretStr | None = None
@@ -308,31 +308,22 @@ class Settings(LearningSettings):
         return own if own and not self.upstreams else own | {NONE: NONE}
 
     @property
+    def most_cache_bytes(self) -> int:
+        """`cache_bytes`, or the default for the memory."""
+        if self.cache_bytes is not None:
+            return self.cache_bytes
+        return min(_MOST_CACHE_BYTES, total_bytes() // _PART_OF_MEMORY)
+
+    @property
     def tokens_per_forward(self) -> int:
         """`max_batch_tokens`, or the default for the device."""
         return self.max_batch_tokens or (128 if self.device == "cpu" else 2048)
-
-    @field_validator("cors_origins")
-    @classmethod
-    def _origins_are_named(cls, origins: tuple[str, ...]) -> tuple[str, ...]:
-        for origin in origins:
-            if not _ORIGIN.fullmatch(origin):
-                raise ValueError(f"{origin!r} is not an origin; write https://host or https://host:port")
-        return origins
 
     @property
     def reach(self) -> Reach:
         """Addresses and files that callers may make an upstream fetch or open."""
         hosts = frozenset(host.lower() for host in self.caller_media_domains)
         return Reach(hosts, self.caller_fields)
-
-    @field_validator("trusted_hosts", "caller_media_domains")
-    @classmethod
-    def _hosts_are_names(cls, hosts: tuple[str, ...]) -> tuple[str, ...]:
-        for host in hosts:
-            if not _HOST.fullmatch(host):
-                raise ValueError(f"{host!r} is not a host name; leave out scheme, port and path")
-        return hosts
 
     @model_validator(mode="after")
     def _rules_are_within_rewards(self) -> Self:
@@ -346,7 +337,7 @@ class Settings(LearningSettings):
 
     @model_validator(mode="after")
     def _others_need_keys(self) -> Self:
-        if self.keys_file or _is_loopback(self.host):
+        if self.keys_file or is_loopback(self.host):
             return self
         if self.admin:
             raise ValueError(
@@ -389,10 +380,3 @@ class Settings(LearningSettings):
         for name in {EMBEDDED, SCRIPTED, DEFAULT_POLICY} & set(self.upstreams):
             raise ValueError(f"an upstream is named {name!r}, which is reserved; rename it")
         return self
-
-
-def _is_loopback(host: str) -> bool:
-    try:
-        return ip_address(host).is_loopback
-    except ValueError:
-        return host == "localhost"

@@ -5,11 +5,11 @@ from hashlib import sha256
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, Literal
 
-import psutil
 from pydantic import Field
 
 from qguide.qnet.decision.selection import DEFAULT_TAU, SelectionName
 from qguide.qnet.errors import ConfigError
+from qguide.qnet.memory_limits import total_bytes
 from qguide.qnet.models.feature_q import FeatureScorer, load_feature_q
 from qguide.qnet.models.manifest import Manifest, PriorSection, is_feature_q, read_manifest
 from qguide.qnet.scoring.rules import RuledScorer, RuleScorer, split_rules
@@ -95,7 +95,8 @@ class Inference(JobOptions):
             fills up, because those of finished episodes stay until others need the room. If it cannot hold
             those of all episodes played in parallel, histories are computed again at each step. On a CPU a
             policy copies histories side by side while it draws; up to half of it is for these copies. None is
-            2 GiB, or an eighth of the machine's memory if that is less.
+            2 GiB, or an eighth of the memory of the machine, or of its container, if
+            that is less.
         threads: number of torch's threads; 0 leaves the choice to torch.
         full_sequences: run Q models whose architecture can neither be packed nor go on from a kept
             state on full sequences, which costs the whole history at every step; false refuses
@@ -117,7 +118,7 @@ class Inference(JobOptions):
         """Memory for the histories that a model keeps."""
         if self.cache_bytes is not None:
             return self.cache_bytes
-        return min(_MOST_CACHE_BYTES, psutil.virtual_memory().total // _PART_OF_MEMORY)
+        return min(_MOST_CACHE_BYTES, total_bytes() // _PART_OF_MEMORY)
 
     def torch_dtype(self) -> "torch.dtype":
         """The type of weights, once torch has its threads."""

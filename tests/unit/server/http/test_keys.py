@@ -235,5 +235,5 @@ def test_no_page_may_call_but_those_of_named_origins(serve: Serve, keys_file: Pa
 
 @pytest.mark.parametrize("origin", ["*", "agents.example", "https://agents.example/page"])
 def test_an_origin_is_named_exactly(origin: str) -> None:
-    with pytest.raises(ValidationError, match=rf"cors_origins\n.*'{re.escape(origin)}' .*https://host:port"):
+    with pytest.raises(ValidationError, match=rf"cors_origins\.0\n.*'{re.escape(origin)}' .*https://host:port"):
         Settings(cors_origins=(origin,))

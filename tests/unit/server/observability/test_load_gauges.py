@@ -64,4 +64,4 @@ async def test_the_share_is_that_of_the_caches_budget() -> None:
         await client.post("/v1/score", json=SCORE)
         share = (await gauges(client))["qguide_cache_share"]
         assert 0 < share < 1
-        assert scorer.cache.nbytes == round(share * FAKES.cache_bytes)
+        assert scorer.cache.nbytes == round(share * FAKES.most_cache_bytes)
