@@ -31,7 +31,9 @@ def run(
     retry_failures: Annotated[
         bool,
         typer.Option(
-            "--retry-failures", help="Start finished stages again of which tasks failed; only those are played."
+            "--retry-failures",
+            help="Start finished stages again of which tasks failed, but not where replays alone differed; only "
+            "those are played.",
         ),
     ] = False,
     overrides: Annotated[

@@ -154,7 +154,7 @@ class PipelineRunner:
     def _is_done(self, name: str) -> bool:
         """True if the stage finished before, its output is still there and nothing is retried."""
         summary = self._summaries.summary.stage(name)
-        if summary.made_of is None or (self.retry_failures and summary.failures):
+        if summary.made_of is None or (self.retry_failures and summary.failures > summary.differing):
             return False
         return self._plan.stages[name].output.is_dir()
 
@@ -200,7 +200,8 @@ class PipelineRunner:
         summary.wall_s += end.wall_s
         summary.cpu_s += end.cpu_s
         summary.exit_status = end.exit_status
-        summary.failures = len(failures_since(stage.output, running.metrics_end))
+        failures = failures_since(stage.output, running.metrics_end)
+        summary.failures, summary.differing = len(failures), sum(failure.differs for failure in failures)
         summary.ended_at = datetime.now(UTC)
         if end.exit_status == 0:
             summary.made_of, summary.started_of = running.made_of, None

@@ -11,10 +11,12 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from time import monotonic
+from typing import NamedTuple
 
 import psutil
 
 from qguide.server.upstreams import process_guard
+from qguide.training.data.left_out import DIFFER
 from qguide.training.data.runs import RunFolder
 
 
@@ -101,7 +103,14 @@ def last_lines(log: Path, count: int) -> list[str]:
     return []
 
 
-def failures_since(output: Path, start: int) -> list[str]:
+class FailedTask(NamedTuple):
+    """A task and its error; whether its replays differed, so that it is not tried again with profit."""
+
+    text: str
+    differs: bool = False
+
+
+def failures_since(output: Path, start: int) -> list[FailedTask]:
     """The failures in a run folder's metrics, from a byte on: each task and its error.
 
     The harness writes {"task_id": …, "error": …} for a task, `evaluate` for an episode.
@@ -112,10 +121,10 @@ def failures_since(output: Path, start: int) -> list[str]:
     return list(filter(None, map(_failure, metrics.read_bytes()[start:].splitlines())))
 
 
-def _failure(line: bytes) -> str:
+def _failure(line: bytes) -> FailedTask | None:
     try:
         row = json.loads(line)
     except ValueError:  # a last line that a kill cut short
-        return ""
+        return None
     failed = isinstance(row, dict) and row.keys() >= {"task_id", "error"}
-    return f"{row['task_id']}: {row['error']}" if failed else ""
+    return FailedTask(f"{row['task_id']}: {row['error']}", DIFFER in row) if failed else None

@@ -98,6 +98,7 @@ class StageSummary(BaseModel, extra="forbid"):
         wall_s, cpu_s: time of all its starts.
         exit_status: of its last process; None while it has not ended.
         failures: tasks that its last process could not play.
+        differing: those of them whose replays differed.
         made_of: what its output was made of, once it has finished.
         started_of: what its output is being made of, from its start until it has finished.
     """
@@ -110,6 +111,7 @@ class StageSummary(BaseModel, extra="forbid"):
     cpu_s: float = 0.0
     exit_status: int | None = None
     failures: int = 0
+    differing: int = 0
     started_at: AwareDatetime | None = None
     ended_at: AwareDatetime | None = None
     made_of: Fingerprint | None = None

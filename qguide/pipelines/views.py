@@ -138,11 +138,11 @@ def print_times(plan: Plan, summary: Summary, console: Console) -> None:
         table.add_row(name, stage.state, str(stage.starts), str(stage.failures), *times)
         if stage.failures and stage.state == "finished":
             output = plan.stages[name].output
-            last = "".join(f", the last one {failure}" for failure in failures_since(output, 0)[-1:])
-            remedies.append(
-                f"stage {name} has {_failures(stage)}, named in {RunFolder(output).metrics}{last}; "
-                "--retry-failures tries them again"
-            )
+            last = "".join(f", the last one {failure.text}" for failure in failures_since(output, 0)[-1:])
+            again = "--retry-failures tries them again"
+            if stage.failures == stage.differing:
+                again = "to try them again would leave to luck which tasks are played"
+            remedies.append(f"stage {name} has {_failures(stage)}, named in {RunFolder(output).metrics}{last}; {again}")
     table.add_section()
     table.add_row("all", "", "", "", _duration(summary.wall_s), _duration(summary.cpu_s))
     console.print(table)

@@ -38,6 +38,16 @@ class NoisyLamp(GymLamp):
         return f"{text} It is {next(_noise)} o'clock.", *rest  # type: ignore[return-value]
 
 
+class RareLamp(GymLamp):
+    """The same, but every twentieth answer differs."""
+
+    throws = count()
+
+    def step(self, action: str) -> tuple[str, float, bool, bool, dict[str, Any]]:
+        text, *rest = super().step(action)
+        return f"{text}{'!' if next(self.throws) % 20 == 19 else ''}", *rest  # type: ignore[return-value]
+
+
 class LuckyLamp(GymLamp):
     """The same, but every other press wins at once, whatever the episode."""
 

@@ -9,14 +9,17 @@ was taken before from its records, and restores the snapshot of the last known s
 leaves them. So a replayed path is equal by construction, and exploration needs no code for it.
 """
 
-from collections.abc import Callable, Sequence
+import time
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field
+from functools import partial
+from itertools import cycle, islice
 from typing import Any, Final
 
 from qguide.qnet.errors import EnvironmentFailureError
 from qguide.qnet.types import ToolCall
-from qguide.training.environment import Branching, Environment, SnapshotEnvironment, StepResult, take
+from qguide.training.environment import Branching, Environment, SnapshotEnvironment, StepResult, Task, take
 from qguide.training.environments.registry import SelectedSuite
 from qguide.training.trajectory import Action
 
@@ -118,6 +121,10 @@ def _with_snapshots(engine: Environment) -> SnapshotEnvironment:
     raise EnvironmentFailureError(f'{kind.__name__} has no snapshot and restore; add them, or set branching to "none"')
 
 
+MOST_PROBES: Final = 8
+"""Pairs of episodes that the self-check compares at most."""
+PROBING_S: Final = 10.0
+"""Time in seconds after which it begins no further pair."""
 MEANINGLESS: Final = "juggle the moon"
 MEANINGLESS_CALL: Final = ToolCall("juggle", '{"what": "moon"}')
 
@@ -131,20 +138,33 @@ class BranchingChoice:
 
 
 def choose_branching(suite: SelectedSuite) -> BranchingChoice:
-    """The bundle's own way, or the one that the self-check finds for its first task."""
-    bundle, task = suite.environment, suite.tasks[0]
+    """The bundle's own way, or the one that the self-check finds for its first tasks.
+
+    Where chance acts on one action in ten, one pair of equal episodes says little and eight say more.
+    """
+    bundle = suite.environment
     if bundle.branching != "auto":
         return BranchingChoice(bundle.branching, "the configuration says so")
     nothing: Action = MEANINGLESS_CALL if bundle.chat.tools else MEANINGLESS
     harmless = bundle.harmless if bundle.harmless is not None else nothing
     actions = bundle.probes or (harmless, nothing, harmless)
-    difference = difference_of_replays(lambda: suite.make(task), actions)
-    if not difference:
-        return BranchingChoice("replay", f"{len(actions)} actions replayed equally")
-    with closing(suite.make(task)) as environment:
-        if isinstance(environment, SnapshotEnvironment):
-            return BranchingChoice("snapshot", difference)
-    return BranchingChoice("none", difference)
+    compared = 0
+    for compared, task in enumerate(_probed(suite.tasks), start=1):  # noqa: B007
+        if difference := difference_of_replays(partial(suite.make, task), actions):
+            with closing(suite.make(task)) as environment:
+                snapshots = isinstance(environment, SnapshotEnvironment)
+            return BranchingChoice("snapshot" if snapshots else "none", difference)
+    pairs = f"{compared} pair{'s' if compared > 1 else ''}"
+    return BranchingChoice("replay", f"{len(actions)} actions replayed equally in {pairs} of episodes")
+
+
+def _probed(tasks: Sequence[Task]) -> Iterator[Task]:
+    """Different tasks as long as there are some and time is left; the first one in any case."""
+    end = time.monotonic() + PROBING_S
+    for number, task in enumerate(islice(cycle(tasks), MOST_PROBES)):
+        if number and time.monotonic() > end:
+            return
+        yield task
 
 
 def difference_of_replays(make: Callable[[], Environment], actions: Sequence[Action]) -> str:

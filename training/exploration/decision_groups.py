@@ -164,14 +164,12 @@ def play_decisions(
     source: str,
     repetitions: int = 1,
     first: int | None = None,
-    valued: bool = True,
     budget: RunBudget | None = None,
 ) -> RolloutTask[PlayedDecisions]:
     """Play one episode, then each of its candidates to the end, as a rollout task.
 
     Args:
         first: number of them that come first; the others only where outcomes in the state vary.
-        valued: False plays whole episodes only, because the environment allows no branches.
         budget: when it is spent, no further state is valued.
     """
     made: list[_Drawn] = []
@@ -183,7 +181,7 @@ def play_decisions(
     budget, decisions = budget or RunBudget(), dict[int, GroupDecision]()
     for step in sorted(range(len(made)), key=lambda step: -len(made[step].candidates)):  # a budget may end it
         drawn = made[step]
-        if valued and not budget.reason and _is_valued(drawn, settings, (*game.seeds, step)):
+        if not budget.reason and _is_valued(drawn, settings, (*game.seeds, step)):
             decisions[step] = yield from valuation.decision(episode, step, drawn)
             budget.found += outcomes_differ(decisions[step])
         else:

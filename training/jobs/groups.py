@@ -128,10 +128,10 @@ class Groups(Method[GroupsConfig]):
     """Plays each task's episode, with the candidates of each of its states."""
 
     job, unit, rate = "groups", "episodes", "states"
+    needs_branches = True
 
     def __init__(self, config: GroupsConfig, run: Rollouts, models: JobModels) -> None:
         super().__init__(config, run, models)
-        self._valued = run.branch() != "none"
         run.budget.wanted = config.differing
         if config.differing is not None and run.folder.rows.exists():
             run.budget.found = sum(map(outcomes_differ, chain(*map(decisions_of, read_groups(run.folder.rows)))))
@@ -149,7 +149,6 @@ class Groups(Method[GroupsConfig]):
             source=self.source,
             repetitions=config.continuation.repetitions,
             first=config.continuation.first,
-            valued=self._valued,
             budget=self.run.budget,
         )
         row = decided_row(playable.task, config.environment.name, playable.environment.chat.system, played)

@@ -126,10 +126,10 @@ class Ipr(Method[IprConfig]):
     """Explores each task along its expert's trajectory, then makes pairs of the mistakes."""
 
     job, unit, rate, file = "ipr", "trajectories", "rollouts", EXPLORED
+    needs_branches = True
 
     def __init__(self, config: IprConfig, run: Rollouts, models: JobModels) -> None:
         super().__init__(config, run, models)
-        run.require_branches()
         q_model = models.q_model
         self._reward_model = RewardModel(q_model.reads_observation) if q_model else None
         self._experts = best_trajectories(config.expert)

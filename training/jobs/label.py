@@ -26,6 +26,7 @@ from qguide.qnet.records import MAX_REWARD, ROOT_ID
 from qguide.qnet.types import Scorer, ScoreRequest
 from qguide.training.algorithms.backups import Target, TreeTarget, gae_advantages, lambda_returns, sibling_groups
 from qguide.training.algorithms.tree import Tree, branching_fraction
+from qguide.training.data.left_out import left_out_of
 from qguide.training.data.records import tree_row
 from qguide.training.data.runs import JsonlWriter, RunFolder, open_run, rows_at_once
 from qguide.training.data.task_trees import StoredTree, TaskTree, TaskTrees
@@ -151,6 +152,8 @@ def _label(config: LabelConfig, run: RunFolder, scorer: Scorer | None) -> dict[s
                 "choose another target, or other trees"
             )
     summary = _summary(found)
+    if (left_out := left_out_of(config.trees)).tasks:
+        summary |= left_out.figures
     with JsonlWriter(run.metrics) as metrics:
         metrics.write({"target": config.target, **summary})
     return summary

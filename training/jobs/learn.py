@@ -20,6 +20,7 @@ from qguide.qnet.errors import CheckpointError
 from qguide.qnet.features.hashing import Hasher
 from qguide.qnet.models.feature_q import load_feature_q, save_feature_q
 from qguide.qnet.models.manifest import Manifest, PriorSection
+from qguide.training.data.left_out import left_out_of
 from qguide.training.data.runs import open_run
 from qguide.training.learning.advantage import Options
 from qguide.training.learning.episodes import HeldBack, LearnedEpisode, played_of
@@ -27,7 +28,7 @@ from qguide.training.learning.learner import Learned, judged_by, learn
 from qguide.training.learning.sources import read_learnable
 from qguide.training.licence.credit import FEWEST_EPISODES, FEWEST_UNITS
 from qguide.training.licence.domain import fit_domain
-from qguide.training.licence.verdict import licence_of, show_licence
+from qguide.training.licence.verdict import judged_by_the_rest, licence_of, show_licence
 from qguide.training.recordings.fields import Fields
 from qguide.training.recordings.formats.read import Reading
 
@@ -135,7 +136,9 @@ def _manifest(config: LearnConfig, learned: Learned, episodes: list[LearnedEpiso
         target="td-advantage",
         label_range=(min(rewards), max(rewards)),
         prior=PriorSection(tau=learned.weights.tau, greedy_weight=learned.weights.greedy),
-        licence=licence_of(learned.evidence, learned.credit, held_back=held_back),
+        licence=judged_by_the_rest(
+            licence_of(learned.evidence, learned.credit, held_back=held_back), left_out_of(config.source)
+        ),
         metrics={
             "episodes": len(set(played_of(episodes))),
             "tasks": len({episode.task for episode in episodes}),

@@ -24,8 +24,8 @@ from qguide.training.data.runs import EXPLORED, rows_at_once
 from qguide.training.exploration.decision_groups import decided_row
 from qguide.training.exploration.rising import THIRDS, Rising, explore_rising, extreme_pair, rising_shares, rollout_rows
 from qguide.training.exploration.step_rewards import StepRewards
-from qguide.training.rollouts.harness import PlayableTask, Rollouts
-from qguide.training.rollouts.method import JobModels, Method, MethodConfig, PlayedTask, play_job
+from qguide.training.rollouts.harness import PlayableTask
+from qguide.training.rollouts.method import Method, MethodConfig, PlayedTask, play_job
 from qguide.training.rollouts.models import EMBEDDED
 from qguide.training.rollouts.rollout import RolloutTask
 
@@ -55,10 +55,7 @@ class Rro(Method[RroConfig]):
     """Explores each task, then makes pairs of the draws of each step."""
 
     job, unit, rate, file = "rro", "trajectories", "rollouts", EXPLORED
-
-    def __init__(self, config: RroConfig, run: Rollouts, models: JobModels) -> None:
-        super().__init__(config, run, models)
-        run.require_branches()
+    needs_branches = True
 
     def play(self, playable: PlayableTask) -> RolloutTask[PlayedTask]:
         """Explore one task."""

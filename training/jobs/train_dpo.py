@@ -22,9 +22,11 @@ from qguide.qnet.models.implicit_q import ImplicitQ
 from qguide.qnet.models.loading import load_renderer
 from qguide.qnet.models.manifest import Manifest
 from qguide.training.algorithms.choice_quality import ScoredChoice, choice_quality
+from qguide.training.data.left_out import left_out_of
 from qguide.training.environments.registry import task_markers_of
 from qguide.training.licence.assessment import Assessment, assess
 from qguide.training.licence.domain import fit_domain, salt_of
+from qguide.training.licence.verdict import judged_by_the_rest
 from qguide.training.optimization.adapters import hold_frozen
 from qguide.training.optimization.objective import Loss, Objective, TrainingConfig, sha256_of_trunk
 from qguide.training.optimization.options import DpoOptimization
@@ -188,7 +190,7 @@ class DpoObjective(Objective[PreTrainedModel]):
             target="dpo",
             trunk_sha256=sha256_of_trunk(config.policy),
             prior=assessed.prior,
-            licence=assessed.licence,
+            licence=assessed.licence and judged_by_the_rest(assessed.licence, left_out_of(config.held_back_groups)),
             unjudged="" if assessed.licence else "no decision was held back; name groups in held_back_groups",
         )
         if config.write_policy:

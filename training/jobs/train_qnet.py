@@ -28,10 +28,12 @@ from qguide.qnet.models.match_features import HeadFeatures
 from qguide.qnet.models.qnet import QNet
 from qguide.qnet.models.qnet_config import DEFAULT_RANGE, PAPER_HEAD_WIDTH, HeadKind
 from qguide.qnet.records import TreeRow
+from qguide.training.data.left_out import left_out_of
 from qguide.training.data.records import labelled_tree
 from qguide.training.data.runs import is_main_process, read_rows
 from qguide.training.licence.assessment import Assessment, assess
 from qguide.training.licence.domain import fit_domain, salt_of
+from qguide.training.licence.verdict import judged_by_the_rest
 from qguide.training.optimization.accelerator import awaits_weights
 from qguide.training.optimization.objective import Loss, Objective, TrainingConfig, sha256_of_trunk
 from qguide.training.optimization.options import QNetOptimization
@@ -195,6 +197,7 @@ class QNetObjective(Objective[QNet]):
     def save(self, model: QNet, figures: Mapping[str, float], assessed: Assessment) -> Manifest:
         """See `Objective`."""
         config = self.config
+        judges = [*config.held_back_groups, *config.held_back_labels] or [*config.labels, *config.groups]
         manifest = config.manifest(
             kind="qnet",
             trunk=config.trunk,
@@ -205,7 +208,7 @@ class QNetObjective(Objective[QNet]):
             label_range=self.rows.label_range,
             trunk_sha256=sha256_of_trunk(config.trunk),
             prior=assessed.prior,
-            licence=assessed.licence,
+            licence=assessed.licence and judged_by_the_rest(assessed.licence, left_out_of(judges)),
             unjudged="" if assessed.licence else config.unjudged,
         )
         return save_checkpoint(

@@ -9,11 +9,13 @@ from qguide.qnet.errors import ConfigError
 from qguide.qnet.models.manifest import JudgedBy, Licence, PriorSection
 from qguide.qnet.records import TreeRow
 from qguide.training.data.decision_groups import GroupLabels, read_groups
+from qguide.training.data.left_out import LeftOut, left_out_of
 from qguide.training.data.records import LabelledTree, labelled_tree
 from qguide.training.data.row_files import sha256_of_rows
 from qguide.training.data.runs import read_rows
 from qguide.training.licence.assessment import Assessment, ScoredQModel, licence_of_choice
 from qguide.training.licence.scored_decisions import choices_by, sibling_choices_by
+from qguide.training.licence.verdict import judged_by_the_rest
 from qguide.training.rollouts.models import Inference, build_scorer
 
 
@@ -24,6 +26,7 @@ class HeldBack:
     rows: Sequence[TreeRow]
     trees: Sequence[LabelledTree]
     judged_by: tuple[JudgedBy, ...]
+    left_out: LeftOut
 
     @classmethod
     def read(cls, groups: Sequence[Path], labels: Sequence[Path] = ()) -> Self:
@@ -37,6 +40,7 @@ class HeldBack:
             [row for own in rows.values() for row in own],
             [tree for own in trees.values() for tree in own],
             tuple(JudgedBy(name=p.name, sha256=sha256_of_rows([p]), tasks=count) for p, count in tasks.items()),
+            left_out_of(tasks),
         )
 
     def scored(
@@ -69,4 +73,5 @@ class HeldBack:
         return self._named(licence_of_choice(scored, best))
 
     def _named(self, licence: Licence) -> Licence:
-        return licence.model_copy(update={"judged_by": self.judged_by})
+        judged = judged_by_the_rest(licence, self.left_out)
+        return judged.model_copy(update={"judged_by": self.judged_by})

@@ -7,6 +7,7 @@ from rich.table import Table
 from qguide.qnet.features.domain import AnyDomain, SharedDomain
 from qguide.qnet.models.manifest import Interval, Licence, Manifest, PriorSection, figure_text
 from qguide.training.algorithms.posterior_temperature import FEWEST_DECISIONS
+from qguide.training.data.left_out import LeftOut
 from qguide.training.licence.credit import FEWEST_EPISODES, FEWEST_UNITS, Credit
 from qguide.training.licence.domain import Outside
 from qguide.training.licence.evidence import FEWEST_TASKS, MOST_MISSING, OWN, Evidence
@@ -34,6 +35,25 @@ def licence_of(evidence: Evidence, credit: Credit | None = None, *, held_back: s
         leads=dict(credit.leads) if credit else {},
         missing_decisions=0 if credited else evidence.missing_decisions,
     )
+
+
+def judged_by_the_rest(licence: Licence, left_out: LeftOut) -> Licence:
+    """The verdict where tasks are left out because their replays differ.
+
+    Chance chose the others, so nothing says what the choice gains in these. A licence has to hold even if it lost there
+    as much as an environment's outcomes, which are 0 to 1, can differ: (1 - share) * low - share > 0, where low is
+    the lower end of the gain's interval. What earned more by credit has no such bound.
+    """
+    if not left_out.tasks:
+        return licence
+    reason = f"{licence.reason}; {left_out}"
+    if not licence.granted:
+        return licence.model_copy(update={"reason": reason})
+    worst = (1 - left_out.share) * licence.gain_interval[0] - left_out.share
+    if licence.decisions < FEWEST_DECISIONS or licence.tasks < FEWEST_TASKS or licence.gain_interval[0] <= 0:
+        return licence.model_copy(update={"granted": False, "reason": f"{reason}, so credit gives no licence"})
+    reason += f", in which its choice may lose as much as an outcome can: at worst its gain is {worst:+.3f}"
+    return licence.model_copy(update={"granted": worst > 0, "reason": reason})
 
 
 def _reason(evidence: Evidence, credit: Credit | None, held_back: str, *, credited: bool) -> str:

@@ -24,6 +24,7 @@ from rich.console import Console
 
 from qguide.qnet.errors import ConfigError, EnvironmentFailureError, QGuideError
 from qguide.qnet.types import Scorer
+from qguide.training.data.left_out import DIFFER, LeftOut
 from qguide.training.data.row_files import ROWS
 from qguide.training.data.runs import JsonlWriter, RunFolder, finished_task_ids, open_run
 from qguide.training.environment import Branching, Environment, EnvironmentBundle, Task
@@ -146,7 +147,7 @@ class Rollouts:
     _hosted: HostedRun | None = None
     _branching: BranchingChoice | None = None
     _had_rows: bool = False
-    _differing: int = 0
+    _differing: set[str] = field(default_factory=set)
     _gpus: float = 0.0
     _rows: JsonlWriter | None = None
     _bar: ProgressBar | None = None
@@ -176,7 +177,10 @@ class Rollouts:
         done = finished_task_ids(path) if finished is None else finished
         waiting = [task for task in self.suite.tasks if task.id not in done]
         self._had_rows = path.exists() and path.stat().st_size > 0
-        failed = {row["task_id"] for row in _rows_of(self.folder.metrics) if "task_id" in row and "error" in row}
+        failures = [row for row in _rows_of(self.folder.metrics) if "task_id" in row and "error" in row]
+        failed = {row["task_id"] for row in failures}
+        # One that plays to its end in a later start does so by luck, which is a bias, too.
+        self._differing = {row["task_id"] for row in failures if DIFFER in row}
         waiting.sort(key=lambda task: task.id in failed)  # stable: otherwise in the suite's order
         total = rows_per_task * len(self.suite.tasks)
         if rows_written is None:
@@ -213,34 +217,37 @@ class Rollouts:
             )
         if self._differing:
             console.print(
-                f"{self.job}: {self._differing} of {len(self.suite.tasks)} tasks failed because replays of "
-                f"{self.suite.environment.name} differ; chance chose the tasks that are left, so their outcomes are "
-                'biased; set branching to "snapshot" or "none", and play into another output',
+                f"{self.job}: {self._left_out}, so their outcomes are biased; set branching to "
+                '"snapshot" or "none", and play into another output',
                 markup=False,
             )
 
-    def branch(self) -> Branching:
+    def branch(self, *, required: bool = False) -> Branching:
         """Let this job's episodes branch, in the way that the environment allows, and say which.
 
         Call it before `play`. With "none", only whole episodes are what they seem. What the first
         start of the run found holds for all: another answer would mix two kinds of rows.
+
+        Args:
+            required: refuse "none", and leave the folder free.
         """
         if self._branching is None:
-            self._branching = choice = self._choose_branching()
+            before = self._chosen_branching()
+            choice = before or choose_branching(self.suite)
+            if required and choice.branching == "none":
+                raise ConfigError(
+                    f"{self.job} needs branches, but replays of {self.suite.environment.name} differ ({choice.reason}) "
+                    "and it offers no snapshots; collect whole episodes, or explore and label trees of them, by which "
+                    "`qguide choose --labels` judges"
+                )
+            if not before:
+                self.metrics.write({"branching": choice.branching, "because": choice.reason})
+            self._branching = choice
             if choice.branching != "replay":
                 console = self.console or Console(stderr=True)
                 what = {"snapshot": "branches restore snapshots", "none": "whole episodes only"}
                 console.print(f"{self.job}: {what[choice.branching]}: {choice.reason}", markup=False)
         return self._branching.branching
-
-    def require_branches(self) -> None:
-        """Let this job's episodes branch."""
-        if self.branch() == "none":
-            assert self._branching is not None
-            raise ConfigError(
-                f"{self.job} needs branches, but replays of {self.suite.environment.name} differ "
-                f"({self._branching.reason}) and it offers no snapshots; collect whole episodes"
-            )
 
     @property
     def usage(self) -> UpstreamUsage | None:
@@ -296,20 +303,22 @@ class Rollouts:
         self._gpus += model.gpus
         return model
 
-    def _choose_branching(self) -> BranchingChoice:
-        """The choice of the run's first start, which its metrics keep, or a new one."""
+    def _chosen_branching(self) -> BranchingChoice | None:
+        """The choice of the run's first start, which its metrics keep; None at that start."""
         for row in _rows_of(self.folder.metrics):
             if "branching" in row:
                 return BranchingChoice(row["branching"], row["because"])
-        choice = choose_branching(self.suite)
-        self.metrics.write({"branching": choice.branching, "because": choice.reason})
-        return choice
+        return None
 
     def _playable(self, task: Task) -> PlayableTask:
         make: Callable[[], Environment] = partial(self.suite.make, task)
         if self._branching is not None and self._branching.branching == "snapshot":
             make = SnapshotBranches(make)
         return PlayableTask(task, make, self.suite.environment)
+
+    @property
+    def _left_out(self) -> LeftOut:
+        return LeftOut(len(self._differing), len(self.suite.tasks))
 
     @property
     def _environment_threads(self) -> int:
@@ -341,8 +350,11 @@ class Rollouts:
 
     def _fail(self, task_id: str, error: QGuideError) -> None:
         self.failures.append(TaskFailure(task_id, str(error)))
-        self._differing += isinstance(error, ReplayDiffersError)
-        self.metrics.write({"task_id": task_id, "error": str(error)})
+        differing: dict[str, int] = {}
+        if isinstance(error, ReplayDiffersError):
+            self._differing.add(task_id)
+            differing = self._left_out.figures
+        self.metrics.write({"task_id": task_id, "error": str(error), **differing})
         self.advance(f"{len(self.failures)} failed, most recently {task_id}")
 
 

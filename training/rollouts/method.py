@@ -95,6 +95,7 @@ class Method(ABC, Generic[Config]):
         rate: the figure that is also given per second.
         means: figures that are averaged over tasks; the others are summed.
         as_agent: the draws are an agent's, so they get the environment's tools and few-shot turns.
+        needs_branches: the job is refused before any model is loaded where episodes cannot branch.
     """
 
     job: ClassVar[str]
@@ -103,6 +104,7 @@ class Method(ABC, Generic[Config]):
     means: ClassVar[Set[str]] = frozenset()
     file: ClassVar[str] = ROWS
     as_agent: ClassVar[bool] = True
+    needs_branches: ClassVar[bool] = False
 
     def __init__(self, config: Config, run: Rollouts, models: JobModels) -> None:
         self.config = config
@@ -156,6 +158,8 @@ def play_job(
     given = JobModels(policy, rollouts, q_model)
     weights = hashes_of(config, given)
     with open_rollouts(method.job, config, weights=weights, console=console) as run:
+        if method.needs_branches:
+            run.branch(required=True)
         models = _build(config, run, given, as_agent=method.as_agent)
         run.budget = RunBudget(config.minutes, config.calls)
         with closing(method(config, run, models)) as playing:

@@ -227,6 +227,21 @@ def test_failures_of_a_finished_stage_are_counted_and_tried_again_when_told() ->
     assert events() == ["a", "b", "a", "a", "b"]
 
 
+def test_a_stage_in_which_only_replays_differ_is_not_tried_again() -> None:
+    differing = PLAY.replace('"error": "too slow"', '"error": "differs", "replays_differ": 1, "of_tasks": 3')
+    plan = plan_of(stage("a", "write('a/run.lock')" + differing))
+    Path("able").mkdir()
+    run(plan)
+    kept = summary().stages["a"]
+    assert (kept.failures, kept.differing) == (3, 3)
+    shown = io.StringIO()
+    print_times(plan, summary(), Console(file=shown, width=200))
+    assert "a has 3 failures, named in" in shown.getvalue()
+    assert "--retry-failures" not in shown.getvalue()
+    run(plan, retry_failures=True)
+    assert events() == ["a"]
+
+
 def test_a_stage_that_was_blocked_by_a_failure_is_not_blocked_for_good() -> None:
     def plan(first: str) -> Plan:
         return plan_of(

@@ -3,6 +3,7 @@
 import json
 import re
 from io import StringIO
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ from rich.console import Console
 from qguide.qnet.errors import ConfigError, EnvironmentFailureError
 from qguide.qnet.records import TreeRow
 from qguide.training.data.decision_groups import decisions_of, read_groups
+from qguide.training.data.left_out import left_out_of
 from qguide.training.data.records import tree_from_row
 from qguide.training.data.runs import read_rows
 from qguide.training.environments.branches import SnapshotBranches, choose_branching
@@ -20,8 +22,9 @@ from qguide.training.exploration.decision_groups import Decisions
 from qguide.training.exploration.tree_expansion import Exploration
 from qguide.training.jobs.explore import ExploreConfig, run_explore
 from qguide.training.jobs.groups import Continuation, GroupsConfig, run_groups
+from qguide.training.jobs.label import LabelConfig, run_label
 from qguide.training.jobs.rro import RroConfig, run_rro
-from tests.support.own_environments import UnsteadyLamp
+from tests.support.own_environments import RareLamp, UnsteadyLamp
 from tests.support.presser import Presser
 
 HERE = "tests.support.own_environments:"
@@ -62,6 +65,17 @@ def test_the_self_check_finds_how_branches_can_begin(kind: str, branching: str) 
         assert "after the same 1 actions, the answers are" in choice.reason
     said = choose_branching(build_selected_suite(table(kind, branching="none")))
     assert (said.branching, said.reason) == ("none", "the configuration says so")
+
+
+def test_chance_that_one_pair_of_episodes_does_not_show_is_found_in_several(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A die that falls equally nine times of ten, or an environment that takes its time."""
+    monkeypatch.setattr(RareLamp, "throws", count())
+    suite = build_selected_suite(table("RareLamp", count=2))
+    choice = choose_branching(suite)
+    assert choice.branching == "none"
+    assert "after the same 2 actions" in choice.reason
+    monkeypatch.setattr("qguide.training.environments.branches.PROBING_S", 0.0)
+    assert choose_branching(suite).reason == "3 actions replayed equally in 1 pair of episodes"
 
 
 def test_equal_replays_grow_trees_without_a_word(tmp_path: Path) -> None:
@@ -111,6 +125,13 @@ def test_a_replay_that_ends_early_names_the_difference_and_the_job_its_bias(tmp_
     for error in errors:
         assert re.search(r'differs after \d actions: .*branching = "snapshot" or "none"', error)
     assert f"{len(errors)} of 12 tasks failed" in shown
+    assert left_out_of([tmp_path]) == left_out_of([tmp_path / "rows.jsonl"]) == (len(errors), 12)
+    figures = run_label(LabelConfig(trees=(tmp_path,), output=tmp_path / "labels", max_reward=3, target="avg"))
+    assert (figures["replays_differ"], figures["of_tasks"]) == left_out_of([tmp_path / "labels"]) == (len(errors), 12)
+
+    (tmp_path / "rows.jsonl").unlink()
+    explore(tmp_path, "LuckyLamp", branching="replay", count=12)
+    assert left_out_of([tmp_path]).tasks >= len(errors), "one that comes to its end later does so by luck"
     assert 'set branching to "snapshot" or "none"' in shown
 
 
@@ -122,30 +143,36 @@ def test_without_snapshots_only_whole_episodes_are_explored(tmp_path: Path) -> N
         assert all(len(children) <= 1 for children in tree.children[1:])
 
 
-def test_groups_value_nothing_without_branches_and_by_snapshots_everything(tmp_path: Path) -> None:
-    for kind in ("NoisyLamp", "KeptLamp"):
-        run_groups(
-            GroupsConfig(
-                output=tmp_path / kind,
-                environment=table(kind),
-                decisions=Decisions(max_steps=3, horizon=6),
-                continuation=Continuation(by="policy"),
-            ),
-            policy=Presser(),
-            console=Console(quiet=True),
-        )
-    widths = {
-        kind: [len(decision.candidates) for row in read_groups(tmp_path / kind) for decision in decisions_of(row)]
-        for kind in ("NoisyLamp", "KeptLamp")
-    }
-    assert set(widths["NoisyLamp"]) == {1}
-    assert max(widths["KeptLamp"]) >= 3
+def test_groups_value_by_snapshots_everything(tmp_path: Path) -> None:
+    run_groups(
+        GroupsConfig(
+            output=tmp_path,
+            environment=table("KeptLamp"),
+            decisions=Decisions(max_steps=3, horizon=6),
+            continuation=Continuation(by="policy"),
+        ),
+        policy=Presser(),
+        console=Console(quiet=True),
+    )
+    assert max(len(decision.candidates) for row in read_groups(tmp_path) for decision in decisions_of(row)) >= 3
 
 
-def test_jobs_that_cannot_do_without_branches_say_so(tmp_path: Path) -> None:
+def test_jobs_that_cannot_do_without_branches_say_so_before_any_work_and_leave_their_folder_free(
+    tmp_path: Path,
+) -> None:
     config = RroConfig(output=tmp_path / "rro", environment=table("NoisyLamp"))
     with pytest.raises(ConfigError, match=r"rro .*NoisyLamp .* 1 actions, .*StepResult.*collect"):
         run_rro(config, policy=Presser(), console=Console(quiet=True))
+    nowhere = GroupsConfig(
+        output=tmp_path / "groups",
+        environment=table("NoisyLamp"),
+        policy=str(tmp_path / "made_later"),
+        continuation=Continuation(by="policy"),
+    )
+    (tmp_path / "made_later").mkdir()
+    with pytest.raises(ConfigError, match=r"groups .*NoisyLamp .* 1 actions, .*StepResult.*choose --labels"):
+        run_groups(nowhere, console=Console(quiet=True))
+    assert not (tmp_path / "groups/metrics.jsonl").read_text()
     search = ExploreConfig(output=tmp_path / "mcts", environment=table("NoisyLamp"), strategy="mcts")
     with pytest.raises(ConfigError, match=r"'mcts' .*expert .* strategy = 'expand'"):
         run_explore(search, policy=Presser(), console=Console(quiet=True))

@@ -56,6 +56,15 @@ def test_a_recording_becomes_a_licensed_checkpoint_that_jobs_load(tmp_path: Path
     assert result.q_values[1] > result.q_values[0]
 
 
+def test_a_licence_by_credit_says_nothing_of_tasks_whose_replays_differ(tmp_path: Path) -> None:
+    (tmp_path / "metrics.jsonl").write_text('{"task_id": "t", "error": "e", "replays_differ": 1, "of_tasks": 120}\n')
+    licence = learned(tmp_path).licence
+    assert licence is not None
+    assert not licence.granted
+    told = "; 1 of 120 tasks failed because replays differ, and chance chose the others, so credit gives no licence"
+    assert licence.reason.endswith(told)
+
+
 def test_the_same_run_again_learns_the_same_under_a_salt_of_its_own(tmp_path: Path) -> None:
     first, again, other = (
         learned(tmp_path, salt="", output=tmp_path / name).files[WEIGHTS] for name in ("run", "run", "other")

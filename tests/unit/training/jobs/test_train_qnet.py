@@ -112,7 +112,9 @@ def test_siblings_in_held_back_trees_judge_where_there_are_no_groups(
 
     judged = trained("fraction", epochs=12, validation_fraction=0.5)
     # These are not judged by what they have learned.
-    others = trained("others", epochs=1, held_back_labels=(labels_in(tmp_path / "other", range(50, 56)),))
+    other = labels_in(tmp_path / "other", range(50, 56))
+    (other / "metrics.jsonl").write_text('{"replays_differ": 3, "of_tasks": 9}\n')
+    others = trained("others", epochs=1, held_back_labels=(other,))
     unjudged = trained("none", epochs=1)
     assert judged.prior is None
     assert judged.licence is not None
@@ -121,6 +123,8 @@ def test_siblings_in_held_back_trees_judge_where_there_are_no_groups(
     assert judged.licence.choosers["draw"].outcome == 0.5
     assert others.licence is not None
     assert (others.licence.granted, others.licence.missing_decisions) == (False, 4)
+    assert "3 of 9 tasks failed because replays differ" in others.licence.reason
+    assert "replays" not in judged.licence.reason
     assert (unjudged.licence, unjudged.prior) == (None, None)
     assert unjudged.unjudged.startswith("no task was held back; hold back some with validation_fraction (0)")
     with pytest.raises(ConfigError, match="task t0 of held_back_labels"):

@@ -9,7 +9,7 @@ from pydantic import ValidationError
 from rich.console import Console
 
 from qguide.qnet.errors import ConfigError, HistoryTooLongError, RecordError
-from qguide.qnet.models.manifest import Manifest, read_manifest
+from qguide.qnet.models.manifest import Manifest, read_manifest, replace_manifest
 from qguide.qnet.types import Message, ScoreRequest
 from qguide.training.data.runs import JsonlWriter, open_run
 from qguide.training.jobs.learn import LearnConfig, run_learn
@@ -107,6 +107,26 @@ def test_siblings_of_recorded_trees_judge_where_there_are_no_groups(
     assert manifest.licence is not None
     assert manifest.licence.choosers["q"].regret == 0
     assert manifest.licence.tasks == 30
+
+
+@pytest.mark.parametrize(("differing", "granted"), [(0, True), (25, True), (40, False)])
+def test_a_licence_holds_even_if_the_choice_failed_in_all_tasks_whose_replays_differ(
+    learned: Path, tmp_path: Path, differing: int, granted: bool
+) -> None:
+    """The gain is 0.4 without any doubt: 0.75 * 0.4 - 0.25 is above 0, and 0.6 * 0.4 - 0.4 is not."""
+    groups = groups_in(tmp_path / "held_back", range(90, 110))
+    (groups / "metrics.jsonl").write_text(f'{{"replays_differ": {differing}, "of_tasks": 100}}\n{{"rows')
+    manifest = read_manifest(learned)
+    assert manifest is not None
+    replace_manifest(learned, manifest.model_copy(update={"licence": None}))
+    licence = chosen(tmp_path, learned, groups=(groups,)).licence
+    assert licence is not None
+    assert licence.granted == granted
+    assert licence.gain_interval[0] == pytest.approx(0.4)
+    told = f"{differing} of 100 tasks failed because replays differ"
+    assert (told in licence.reason) == bool(differing)
+    if differing:
+        assert f"at worst its gain is {0.4 - 1.4 * differing / 100:+.3f}" in licence.reason
 
 
 def test_one_that_cannot_read_the_decisions_is_left_out(learned: Path, untrained: Path, tmp_path: Path) -> None:
