@@ -4,7 +4,7 @@ import gc
 import os
 import sys
 from contextlib import ExitStack
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 from pydantic import ValidationError
@@ -48,6 +48,20 @@ Learn = Annotated[
         "it helps; see GET /v1/learning.",
     ),
 ]
+
+_PLAIN_ERRORS: Final = frozenset(
+    {
+        "bool_parsing",
+        "float_parsing",
+        "greater_than",
+        "greater_than_equal",
+        "int_parsing",
+        "less_than",
+        "less_than_equal",
+        "literal_error",
+    }
+)
+"""pydantic's names for what is wrong with numbers and with words of a few."""
 
 _PLAIN_NAMES = ("embedded", "scripted", "none", "votes", "likelihood", "validity", "judge")
 
@@ -172,9 +186,17 @@ def _run(settings: "Settings", console: Console) -> None:
 
 
 def _reasons(error: ValidationError) -> str:
+    """A line for each setting that is wrong, by the name of its variable.
+
+    The value is shown where it is to be a number or one of a few words, and so can hold no secret.
+    """
     lines = []
     for defect in error.errors():
-        place = ".".join(map(str, defect["loc"]))
+        place = "".join(f".{part}" for part in defect["loc"][1:])
         reason = defect["msg"].removeprefix("Value error, ")
-        lines.append(f"error: {place}: {reason}" if place else f"error: {reason}")
+        if defect["loc"]:
+            variable = f"QGUIDE_{str(defect['loc'][0]).upper()}{place}"
+            shown = f" is {str(defect['input'])[:40]!r}" if defect["type"] in _PLAIN_ERRORS else ""
+            reason = f"{variable}{shown}: {reason}"
+        lines.append(f"error: {reason}")
     return "\n".join(lines)

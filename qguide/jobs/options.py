@@ -93,6 +93,7 @@ _RECORDINGS: Final = (
     Option("task_key", "Place of the task id; @file is the name of the file."),
     Option("messages_key", "Place of the messages, such as result.messages."),
     Option("outcomes", "JSON file of rewards by task id, for episodes that state none.", Path),
+    Option("outcome_key", "Place of the id by which --outcomes lists rewards, such as run_id; else the task id."),
     Option("default_reward", "Reward of episodes that state none.", float),
     Option("skip_bad", "Leave out records that hold no episode.", bool),
 )

@@ -4,7 +4,7 @@ import os
 from pathlib import Path
 from typing import Final, Literal, Self
 
-from pydantic import Field, HttpUrl, SecretStr, model_validator
+from pydantic import Field, HttpUrl, SecretStr, field_validator, model_validator
 
 from qguide.qnet.decision.decision import Fallback
 from qguide.qnet.decision.history_window import LongHistory
@@ -318,6 +318,11 @@ class Settings(LearningSettings):
     def tokens_per_forward(self) -> int:
         """`max_batch_tokens`, or the default for the device."""
         return self.max_batch_tokens or (128 if self.device == "cpu" else 2048)
+
+    @field_validator("log_level", mode="before")
+    @classmethod
+    def _level_in_capitals(cls, level: object) -> object:
+        return level.upper() if isinstance(level, str) else level
 
     @property
     def reach(self) -> Reach:

@@ -23,6 +23,7 @@ class Fields:
         default_reward: of a record without one; None refuses it.
         model: the same for the model that made an episode.
         outcomes: rewards by task id, for records without one.
+        outcome: place of an id by which `outcomes` lists rewards in place of the task's.
         episodes: ids of the served episodes that are read; empty: all.
     """
 
@@ -32,6 +33,7 @@ class Fields:
     messages: str = ""
     model: str = ""
     outcomes: Mapping[str, float] = field(default_factory=dict)
+    outcome: str = ""
     episodes: frozenset[str] = frozenset()
 
     @property
@@ -121,11 +123,13 @@ def stated_reward(record: Mapping[str, object], fields: Fields, *, own: object, 
                 f"succeeded, name it: --reward-key {place}"
             )
         return to_reward(value, fields.reward or place)
-    if task_id in fields.outcomes:
-        return fields.outcomes[task_id]
+    listed_as = stated_task(record, fields.outcome) if fields.outcome else task_id
+    if listed_as in fields.outcomes:
+        return fields.outcomes[listed_as]
     if fields.default_reward is not None:
         return fields.default_reward
-    listed = f", and the outcomes have no task {task_id[:80]!r}" if fields.outcomes else ""
+    wanted = f"{fields.outcome} {listed_as[:80]!r}" if fields.outcome else f"task {task_id[:80]!r}"
+    listed = f", and the outcomes have no {wanted}" if fields.outcomes else ""
     raise RecordError(f"it has no {fields.reward or place!r}{listed}; name another field, or a default reward")
 
 

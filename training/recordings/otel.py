@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import count
 from pathlib import Path
-from typing import IO
+from typing import IO, Final
 
 from qguide.qnet.errors import ConfigError, RecordError
 from qguide.qnet.records import MessageRow, messages_of, rows_of
@@ -23,6 +23,9 @@ from qguide.training.recordings.episode import BadRecord, build_episode
 from qguide.training.recordings.fields import Fields, require_a_task, to_reward, to_task_id, translated, value_at
 from qguide.training.recordings.json_stream import OnBytes, read_values
 from qguide.training.recordings.otel_spans import AGENT, CONVERSATION, Fragment, fragments_of
+
+_NAMED: Final = "conversation "
+"""Before the name of a conversation, which may be that of a trace."""
 
 
 @dataclass(slots=True)
@@ -91,7 +94,7 @@ class _Conversations:
         key = (fragment.trace, fragment.span or f"unnamed-{next(self._unnamed)}")
         said = fragment.attributes.get(CONVERSATION)
         if isinstance(said, str) and said:
-            self._id_of_span[key] = f"conversation {said}"
+            self._id_of_span[key] = f"{_NAMED}{said}"
         self._note(fragment, self._id_of_span.get(key, ""))
         if fragment.asked or fragment.answered or fragment.flaw:
             self._offsets.setdefault(key, array("Q")).append(self._spool.seek(0, 2))
@@ -152,9 +155,11 @@ class _Conversations:
             if one.flaw:
                 raise RecordError(one.flaw)
         task_id = next((min(one.task_ids) for one in stated if one.task_ids), "")
-        return build_episode(history, reward=self._reward(stated, task_id), task_id=task_id, source=requests[-1].agent)
+        reward = self._reward(stated, task_id, *(name.removeprefix(_NAMED) for name in names))
+        return build_episode(history, reward=reward, task_id=task_id, source=requests[-1].agent)
 
-    def _reward(self, stated: Sequence[_Stated], task_id: str) -> float:
+    def _reward(self, stated: Sequence[_Stated], *ids: str) -> float:
+        """The reward that its spans state, or that the outcomes list by the first of these ids."""
         for one in stated:
             if len(one.rewards) > 1:
                 raise RecordError(
@@ -163,11 +168,15 @@ class _Conversations:
                 )
             if one.rewards:
                 return min(one.rewards)
-        if task_id in self._fields.outcomes:
-            return self._fields.outcomes[task_id]
-        if self._fields.default_reward is None:
-            raise RecordError(f"none of its spans has the attribute {self._fields.reward!r}")
-        return self._fields.default_reward
+        for name in ids:
+            if name in self._fields.outcomes:
+                return self._fields.outcomes[name]
+        if self._fields.default_reward is not None:
+            return self._fields.default_reward
+        listed = ", ".join(repr(name[:80]) for name in ids if name)
+        lacking = f"none of its spans has the attribute {self._fields.reward!r}" if self._fields.reward else ""
+        unlisted = f"the outcomes list none of {listed}" if self._fields.outcomes else ""
+        raise RecordError(", and ".join(filter(None, (lacking, unlisted))))
 
 
 def _whole(requests: Sequence[_Request]) -> History:

@@ -119,6 +119,8 @@ class Reading(JobOptions):
         messages_key: the same for the messages.
         outcomes: a JSON file of rewards by task id, or a report with lists such as
             `resolved_ids`, for episodes that state no reward.
+        outcome_key: as `task_key`, for the id by which `outcomes` lists rewards, such as that of a run
+            where a task has several; "" takes the task id.
         default_reward: reward of an episode that states none; None refuses it.
         skip_bad: leave out records that hold no episode, in place of refusing the source.
     """
@@ -128,6 +130,7 @@ class Reading(JobOptions):
     task_key: str = ""
     messages_key: str = ""
     outcomes: Path | None = None
+    outcome_key: str = ""
     default_reward: float | None = Field(default=None, ge=-MAX_REWARD, le=MAX_REWARD)
     skip_bad: bool = False
 
@@ -140,6 +143,7 @@ class Reading(JobOptions):
             self.default_reward,
             self.messages_key,
             outcomes=read_outcomes(self.outcomes) if self.outcomes else {},
+            outcome=self.outcome_key,
         )
 
 

@@ -17,7 +17,7 @@ EMBEDDED = ROOT / "training/configs/alfworld/embedded/pipeline.toml"
 NO_MODELS = {
     "address", "answer", "api_key_variable", "classifiers", "criteria", "device", "environment",
     "episodes", "families", "format", "groups", "instructions", "judge", "judged_in", "judges",
-    "learned_in", "messages_key", "methods", "model", "model_key", "models", "name", "parameters",
+    "learned_in", "messages_key", "methods", "model", "model_key", "models", "name", "outcome_key", "parameters",
     "phrases", "reward_key", "runs", "salt",
     "slice", "target", "target_modules", "task_key", "upstreams", "weights",
 }  # fmt: skip

@@ -249,3 +249,12 @@ def test_lines_of_another_shape_are_named(tmp_path: Path) -> None:
 def test_the_attribute_of_the_reward_must_be_named(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="--reward-key"):
         read(tmp_path, export(span(1, FIRST)), fields=Fields())
+
+
+def test_outcomes_are_listed_by_trace_or_conversation(tmp_path: Path) -> None:
+    named = FIRST | {"gen_ai.conversation.id": "c9"}
+    fields = Fields(outcomes={"t1": 1.0, "c9": 0.5})
+    lines = export(span(1, FIRST), span(2, named, trace="t2"), span(3, FIRST, trace="t3"))
+    episodes, (bad,) = read(tmp_path, lines, fields=fields)
+    assert [episode.reward for episode in episodes] == [1.0, 0.5]
+    assert "'t3'" in bad.reason

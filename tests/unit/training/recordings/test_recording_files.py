@@ -69,6 +69,15 @@ def test_outcomes_of_an_evaluation_are_joined_by_task_id(tmp_path: Path) -> None
     assert "the outcomes have no task 'c'" in found[2].reason
 
 
+def test_outcomes_of_runs_are_joined_by_an_id_of_their_own(tmp_path: Path) -> None:
+    rows = [{"messages": CHAT, "ticket": 7, "run": {"id": name}} for name in ("a", "b", "c")]
+    source = write(tmp_path / "rows.json", rows)
+    found = read(source, Fields(task="ticket", outcome="run.id", outcomes={"a": 1.0, "b": 0.0, "7": 0.5}))
+    assert [(one.task_id, one.reward) for one in found if isinstance(one, Trajectory)] == [("7", 1.0), ("7", 0.0)]
+    assert isinstance(found[2], BadRecord)
+    assert "the outcomes have no run.id 'c'" in found[2].reason
+
+
 @pytest.mark.parametrize(
     ("said", "outcomes"),
     [
