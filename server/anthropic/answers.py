@@ -1,29 +1,44 @@
 """Response schemas of messages, whole and in events."""
 
-from typing import Literal
+from typing import Annotated, Literal
 
-from pydantic import BaseModel, Field
+from pydantic import BaseModel, Field, RootModel
 
+from qguide.server.anthropic.errors import AnthropicErrorBody
 from qguide.server.chat.answers import ChatGuidance
 from qguide.server.own_bodies.answers import Absent
 
 StopReason = Literal["end_turn", "max_tokens", "tool_use", "stop_sequence", "refusal"]
 
 
-class AnswerBlock(BaseModel):
-    """A text, the upstream's thoughts or a call of a tool; which fields it has depends on its type."""
+class TextBlock(BaseModel):
+    """A text."""
 
-    type: Literal["text", "thinking", "tool_use"]
-    text: str | Absent = None
-    thinking: str | Absent = None
-    signature: str | Absent = Field(
-        default=None, description="of thoughts: names the upstream's field, to which they are sent back"
+    type: Literal["text"]
+    text: str
+
+
+class ThinkingBlock(BaseModel):
+    """The upstream's thoughts."""
+
+    type: Literal["thinking"]
+    thinking: str
+    signature: str = Field(description="names the upstream's field, to which they are sent back")
+
+
+class ToolUseBlock(BaseModel):
+    """A call of a tool."""
+
+    type: Literal["tool_use"]
+    id: str
+    name: str
+    toolset_name: str | Absent = Field(default=None, description="the toolset that the tool is of")
+    input: dict[str, object] = Field(
+        description="the arguments; if they are not a JSON object, their text as `INVALID_JSON`"
     )
-    id: str | Absent = Field(default=None, description="of a call")
-    name: str | Absent = Field(default=None, description="of the called tool")
-    input: dict[str, object] | Absent = Field(
-        default=None, description="a call's arguments; if they are not a JSON object, their text as `INVALID_JSON`"
-    )
+
+
+AnswerBlock = Annotated[TextBlock | ThinkingBlock | ToolUseBlock, Field(discriminator="type")]
 
 
 class MessageOutputDetails(BaseModel):
@@ -56,27 +71,97 @@ class AnthropicMessage(BaseModel):
     qguide: ChatGuidance
 
 
+class TextDelta(BaseModel):
+    """More of a text."""
+
+    type: Literal["text_delta"]
+    text: str
+
+
+class ThinkingDelta(BaseModel):
+    """More of the thoughts."""
+
+    type: Literal["thinking_delta"]
+    thinking: str
+
+
+class SignatureDelta(BaseModel):
+    """The signature of thoughts, behind them."""
+
+    type: Literal["signature_delta"]
+    signature: str
+
+
+class InputDelta(BaseModel):
+    """More of a call's arguments."""
+
+    type: Literal["input_json_delta"]
+    partial_json: str
+
+
+class MessageStart(BaseModel):
+    """The message without its content; an SDK keeps its `qguide`."""
+
+    type: Literal["message_start"]
+    message: AnthropicMessage
+
+
+class BlockStart(BaseModel):
+    """A block without its content."""
+
+    type: Literal["content_block_start"]
+    index: int
+    content_block: AnswerBlock
+
+
+class BlockDelta(BaseModel):
+    """New content of a block."""
+
+    type: Literal["content_block_delta"]
+    index: int
+    delta: Annotated[TextDelta | ThinkingDelta | SignatureDelta | InputDelta, Field(discriminator="type")]
+
+
+class BlockStop(BaseModel):
+    """The end of a block."""
+
+    type: Literal["content_block_stop"]
+    index: int
+
+
+class MessageEnd(BaseModel):
+    """The reason why a message ended."""
+
+    stop_reason: StopReason
+    stop_sequence: str | None
+
+
 class MessageDelta(BaseModel):
-    """New content of a block, or the message's end."""
+    """The message's end, and the usage of all."""
 
-    type: Literal["text_delta", "thinking_delta", "signature_delta", "input_json_delta"] | Absent = None
-    text: str | Absent = None
-    thinking: str | Absent = None
-    signature: str | Absent = None
-    partial_json: str | Absent = Field(default=None, description="of a call's arguments")
-    stop_reason: StopReason | Absent = Field(default=None, description="of the message's end")
-    stop_sequence: str | None = None
+    type: Literal["message_delta"]
+    delta: MessageEnd
+    usage: MessageUsage
 
 
-class MessageEvent(BaseModel):
-    """One event of a streamed message; which fields it has depends on its type."""
+class MessageStop(BaseModel):
+    """The last event."""
 
-    type: str = Field(
-        description="`message_start`, `content_block_start`, `content_block_delta`, `content_block_stop`, "
-        "`message_delta`, `message_stop`, or `ping` while candidates are drawn and scored"
-    )
-    message: AnthropicMessage | Absent = Field(default=None, description="of the start, without content")
-    index: int | Absent = Field(default=None, description="of a block")
-    content_block: AnswerBlock | Absent = Field(default=None, description="without content")
-    delta: MessageDelta | Absent = None
-    usage: MessageUsage | Absent = Field(default=None, description="of the message's end")
+    type: Literal["message_stop"]
+
+
+class Ping(BaseModel):
+    """A sign of life while candidates are drawn and scored."""
+
+    type: Literal["ping"]
+
+
+class MessageEvent(
+    RootModel[
+        Annotated[
+            MessageStart | BlockStart | BlockDelta | BlockStop | MessageDelta | MessageStop | Ping | AnthropicErrorBody,
+            Field(discriminator="type"),
+        ]
+    ]
+):
+    """One event of a streamed message, by its type; an `error` is the last one."""

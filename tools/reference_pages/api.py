@@ -29,6 +29,8 @@ def api_page(document: dict[str, Any]) -> str:
     for name, schema in sorted(schemas.items()):
         if schema.get("properties"):
             parts += [f"### {name}", _first_line(schema), _fields(schema)]
+        elif "oneOf" in schema:
+            parts += [f"### {name}", _first_line(schema), f"{_type(schema)}."]
     return page("HTTP API", *[part for part in parts if part])
 
 
