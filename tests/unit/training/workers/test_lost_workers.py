@@ -75,26 +75,26 @@ def test_a_job_that_breaks_off_tells_the_workers_that_it_lost(tmp_path: Path) ->
 
 
 def test_what_kills_every_worker_fails_its_own_task_alone(tmp_path: Path) -> None:
-    environment = {"name": f"{SUPPORT}:DEADLY", "count": 16}
+    environment = {"name": f"{SUPPORT}:DEADLY", "count": 8}
     workers = Workers(executor="processes", count=2)
     config = explore(tmp_path / "run", environment=environment, workers=workers)
-    trees = run(config.model_copy(update={"parallel": 16}))  # many wait where one kills
+    trees = run(config.model_copy(update={"parallel": 8}))  # many wait where one kills
     failed = [row for row in map(json.loads, lines(config.output, "metrics.jsonl")) if "error" in row]
-    assert {row["task_id"] for row in failed} <= {f"corridor:{n}" for n in range(3, 16, 4)}
+    assert {row["task_id"] for row in failed} <= {f"corridor:{n}" for n in range(3, 8, 4)}
     assert failed
     assert all("3 workers were lost at action" in row["error"] for row in failed)
-    assert len(trees) == 16 - len(failed)
+    assert len(trees) == 8 - len(failed)
 
 
 def test_a_task_that_cannot_be_replayed_is_played_again(tmp_path: Path) -> None:
-    environment = {"name": f"{SUPPORT}:UNREPEATABLE", "count": 60}
+    environment = {"name": f"{SUPPORT}:UNREPEATABLE", "count": 30}
     workers = Workers(executor="processes", count=2)
     config = explore(tmp_path / "run", environment=environment, workers=workers)
-    with killing(config.output / "rows.jsonl", [10]) as killed:
+    with killing(config.output / "rows.jsonl", [5]) as killed:
         trees = run(config)
     assert len(killed) == 1
-    assert len(trees) == 60
-    assert len({json.loads(tree)["task_id"] for tree in trees}) == 60
+    assert len(trees) == 30
+    assert len({json.loads(tree)["task_id"] for tree in trees}) == 30
 
 
 def test_an_action_that_kills_every_worker_costs_three(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -117,7 +117,7 @@ def test_an_action_that_kills_every_worker_costs_three(tmp_path: Path, monkeypat
 def test_a_silent_worker_is_replaced() -> None:
     config = environment_config({"name": f"{SUPPORT}:SLOW", "count": 1})
     suite = build_any_suite(config)
-    workers = Workers(executor="processes", count=1, timeout_s=10)
+    workers = Workers(executor="processes", count=1, timeout_s=3)
     moved = move_to_workers(suite, config, workers, replays=True)
     episode = moved.make(moved.tasks[0])
     first = episode.reset()

@@ -33,13 +33,12 @@ from qguide.training.workers.config import Workers
 from qguide.training.workers.suite import move_to_workers
 from tests.support.worker_jobs import HERE, POLICY, SUPPORT, explore, killing, lines, run, worker_processes
 
-EXECUTORS = ["processes", "ray"]
 TREES = 200
 
 
-@pytest.fixture(params=EXECUTORS)
+@pytest.fixture(params=["processes", pytest.param("ray", marks=pytest.mark.slow)])
 def executor(request: pytest.FixtureRequest) -> str:
-    """Each executor, with what it needs."""
+    """Each executor, with what it needs; actors answer through the code of processes."""
     if request.param == "ray":
         request.getfixturevalue("ray_cluster")
     return str(request.param)
@@ -51,6 +50,7 @@ def alone(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
     return run(explore(tmp_path_factory.mktemp("alone"), environment=CorridorConfig(count=TREES)))
 
 
+@pytest.mark.parametrize("executor", ["processes", "ray"], indirect=True)
 def test_hundreds_of_trees_are_those_of_one_process_though_a_worker_dies_twice(
     tmp_path: Path, executor: str, alone: list[str]
 ) -> None:
@@ -76,7 +76,7 @@ def test_every_job_plays_in_workers(tmp_path: Path, executor: str) -> None:
     }
     for name, job in jobs.items():
         alone = job(tmp_path / f"{name}-alone", Workers())
-        workers = Workers.model_validate({"executor": executor, "count": 2})
+        workers = Workers.model_validate({"executor": executor, "count": 1})
         assert job(tmp_path / f"{name}-workers", workers) == alone != [], name
 
 
@@ -114,6 +114,7 @@ def _untimed(output: Path) -> list[str]:
     return [json.dumps({k: v for k, v in row.items() if not k.endswith("_s")}) for row in rows]
 
 
+@pytest.mark.slow
 def test_a_full_object_store_loses_nothing(tmp_path: Path, ray_cluster: None) -> None:
     import numpy as np
     import ray
@@ -152,11 +153,11 @@ def test_two_workers_step_at_once(executor: str) -> None:
 
 def test_neither_the_start_nor_other_steps_count_as_silence(executor: str) -> None:
     """Steps of 50 ms wait for one worker, the last ones longer than a step may take."""
-    config = environment_config({"name": f"{SUPPORT}:TIMED", "count": 120})
-    workers = Workers.model_validate({"executor": executor, "count": 1, "timeout_s": 5})
+    config = environment_config({"name": f"{SUPPORT}:TIMED", "count": 60})
+    workers = Workers.model_validate({"executor": executor, "count": 1, "timeout_s": 2.5})
     with (
         closing(move_to_workers(build_any_suite(config), config, workers, replays=True)) as moved,
-        ThreadPoolExecutor(120) as threads,
+        ThreadPoolExecutor(60) as threads,
     ):
         episodes = [moved.make(task) for task in moved.tasks]
         list(threads.map(lambda one: one.reset(), episodes))
@@ -244,6 +245,7 @@ def remote_policy(name: str = EMBEDDED, **changes: Any) -> RayPolicy:
     return RayPolicy(name, Inference(threads=1), CorridorConfig(count=1), models_in_actors(**changes))
 
 
+@pytest.mark.slow
 def test_trees_of_policies_in_actors_are_those_of_one_here(tmp_path: Path, ray_cluster: None) -> None:
     rows = []
     for parallel, workers in ((1, HERE), (2, models_in_actors(2))):
@@ -256,6 +258,7 @@ def test_trees_of_policies_in_actors_are_those_of_one_here(tmp_path: Path, ray_c
     assert rows[0] == rows[1]
 
 
+@pytest.mark.slow
 def test_episodes_guided_by_a_q_model_in_actors_are_those_of_one_here(tmp_path: Path, ray_cluster: None) -> None:
     def played(parallel: int, workers: Workers) -> list[dict[str, Any]]:
         config = EvaluateConfig.model_validate(
@@ -313,30 +316,39 @@ def test_histories_of_one_actor_are_divided_while_the_other_has_nothing_to_do(sc
     assert known(on_one_actor) == [True] * 4
 
 
-def test_a_policy_whose_actors_are_killed_draws_the_same_in_new_ones(ray_cluster: None) -> None:
-    policy = remote_policy()
+@pytest.fixture(scope="module")
+def policy(ray_cluster: None) -> RayPolicy:
+    """A policy in an actor."""
+    return remote_policy(policy_actors=1)
+
+
+@pytest.mark.slow
+def test_a_policy_that_an_actor_cannot_load_says_so(tmp_path: Path, ray_cluster: None) -> None:
+    with pytest.raises(CheckpointError):
+        remote_policy(str(tmp_path), policy_actors=1)
+
+
+def test_errors_of_a_policy_in_an_actor_keep_their_class(policy: RayPolicy) -> None:
+    with pytest.raises(HistoryTooLongError):
+        policy.sample_batch([SampleRequest((Message("user", "go " * 50_000),), 1)])
+    with pytest.raises(ConfigError, match=r"policy_actors is 2 with workers.policy_gpus 1 each, .* has 0 GPUs"):
+        remote_policy(policy_gpus=1)
+
+
+def test_a_policy_whose_actor_is_killed_draws_in_a_new_one_what_it_draws_here(policy: RayPolicy) -> None:
+    here = build_policy(EMBEDDED, Inference(threads=1), CorridorConfig(count=1))
     history = (Message("user", "You are in the middle of a room."),)
-    requests = [SampleRequest(history, 3, Sampling(seed=seed)) for seed in range(2)]
-    drawn = policy.sample_batch(requests)
-    assert [len(candidates) for candidates in drawn] == [3, 3]
+    request = SampleRequest(history, 3, Sampling(seed=0))
+    [drawn] = policy.sample_batch([request])
+    assert len(drawn) == 3
     victims = worker_processes("ModelActor")
     assert victims
     for victim in victims:
         with suppress(psutil.NoSuchProcess):  # an earlier test's, which Ray has ended
             victim.kill()
             victim.wait(60)
-    assert policy.sample_batch(requests) == drawn
-    assert policy.name == build_policy(EMBEDDED, Inference(threads=1), CorridorConfig(count=1)).name
-
-
-def test_errors_of_a_policy_in_an_actor_keep_their_class(tmp_path: Path, ray_cluster: None) -> None:
-    policy = remote_policy(policy_actors=1)
-    with pytest.raises(HistoryTooLongError):
-        policy.sample_batch([SampleRequest((Message("user", "go " * 50_000),), 1)])
-    with pytest.raises(CheckpointError):
-        remote_policy(str(tmp_path), policy_actors=1)
-    with pytest.raises(ConfigError, match=r"policy_actors is 2 with workers.policy_gpus 1 each, .* has 0 GPUs"):
-        remote_policy(policy_gpus=1)
+    assert policy.sample_batch([request]) == [drawn] == here.sample_batch([request])
+    assert policy.name == here.name
 
 
 def test_gpus_of_all_models_of_a_job_are_counted(
