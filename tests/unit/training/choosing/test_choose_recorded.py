@@ -44,7 +44,7 @@ def mint(folder: Path, models: tuple[str, ...] = MODELS, **options: Any) -> Choo
         "task_folds": 2,
         "trainings": (0,),
         "training_draws": 4,
-        "steps": 30,
+        "steps": 25,
     }
     return ChooseRecordedConfig(**{**given, **options})
 
@@ -62,7 +62,7 @@ def test_q_learns_what_attempts_that_succeed_have_observed(tmp_path: Path) -> No
 
 
 def test_one_choice_of_each_task_is_written_for_the_page(tmp_path: Path) -> None:
-    config = mint(tmp_path, shown=7, steps=5)
+    config = mint(tmp_path, shown=7, steps=2)
     run_choose_recorded(config)
     choices = list(read_rows(config.output / CHOICES, ChoiceRow))
     assert len({choice.task_id for choice in choices}) == len(choices) == 7
@@ -78,7 +78,7 @@ def test_what_stopping_saves_is_told_in_tokens_of_a_tokenizer(tmp_path: Path) ->
     words = Tokenizer(WordLevel({"[UNK]": 0}, unk_token="[UNK]"))
     words.pre_tokenizer = WhitespaceSplit()
     words.save(str(tmp_path / "tokenizer.json"))
-    config = mint(tmp_path, steps=5, tokenizer=tmp_path / "tokenizer.json")
+    config = mint(tmp_path, steps=2, tokenizer=tmp_path / "tokenizer.json")
     run_choose_recorded(config)
     told = json.loads(RunFolder(config.output).metrics.read_text())["all"]["stopping"]
     assert [row["go_on"] for row in told] == [1, 2, 3, 4]
@@ -127,7 +127,7 @@ def test_rules_read_the_calls_of_every_form(tmp_path: Path) -> None:
         draws=1,
         trainings=(0,),
         training_draws=4,
-        steps=30,
+        steps=25,
         halves=True,
     )
     means = run_choose_recorded(config)
@@ -168,6 +168,11 @@ def test_what_is_learned_in_one_part_may_be_judged_in_another(tmp_path: Path) ->
         run_choose_recorded(mint(tmp_path, judged_in=("code*",), output=tmp_path / "none"))
 
 
+SMALL: dict[str, Any] = {"candidates": 2, "task_folds": 2, "trainings": (0,), "training_draws": 4, "draws": 3, "steps": 25}
+UNLEARNED: dict[str, Any] = {**SMALL, "steps": 2}
+"""Where only the choices of rules are read."""
+
+
 def chats(
     file: Path,
     *,
@@ -205,18 +210,17 @@ def test_the_likeliest_candidate_is_a_chooser_where_likelihoods_are_recorded(
 ) -> None:
     chats(tmp_path / "runs" / "gpt" / "chats.jsonl", right=True, **sure)
     chats(tmp_path / "runs" / "claude" / "chats.jsonl", right=False, logprobs=[unsure / 2, unsure / 2])
-    config = ChooseRecordedConfig(source=(tmp_path / "runs",), model_key="@folder", output=tmp_path / "out", **SMALL)
+    config = ChooseRecordedConfig(
+        source=(tmp_path / "runs",), model_key="@folder", output=tmp_path / "out", **UNLEARNED
+    )
     assert run_choose_recorded(config)["likeliest"] == 1.0
     chats(tmp_path / "runs" / "llama" / "chats.jsonl", right=False)
     assert "likeliest" not in run_choose_recorded(config.model_copy(update={"output": tmp_path / "unknown"}))
 
 
-SMALL: dict[str, Any] = {"candidates": 2, "task_folds": 2, "trainings": (0,), "training_draws": 4, "steps": 25}
-
-
 def test_without_words_q_cannot_tell_apart_what_they_alone_tell_apart(tmp_path: Path) -> None:
     for said in ("north", "south"):
-        chats(tmp_path / "runs" / said / "chats.jsonl", right=said == "north", tasks=40, said=f"It is {said}.")
+        chats(tmp_path / "runs" / said / "chats.jsonl", right=said == "north", tasks=20, said=f"It is {said}.")
     read, unread = (
         run_choose_recorded(
             ChooseRecordedConfig(
@@ -232,7 +236,9 @@ def test_without_words_q_cannot_tell_apart_what_they_alone_tell_apart(tmp_path: 
 def test_the_folder_of_a_file_names_its_model(tmp_path: Path) -> None:
     for model in ("gpt", "claude"):
         chats(tmp_path / "runs" / model / "logs" / "chats.jsonl", right=model == "gpt")
-    config = ChooseRecordedConfig(source=(tmp_path / "runs",), model_key="@folders.1", output=tmp_path / "out", **SMALL)
+    config = ChooseRecordedConfig(
+        source=(tmp_path / "runs",), model_key="@folders.1", output=tmp_path / "out", **UNLEARNED
+    )
     assert run_choose_recorded(config)["best model"] == 1.0
 
 
@@ -242,7 +248,7 @@ def test_imports_of_several_models_with_outcomes_of_their_own_are_compared(tmp_p
         source, output = tmp_path / model, tmp_path / "imported" / model
         run_import(ImportConfig(source=source, model_key="@folder", output=output))
     imports = tuple(tmp_path / "imported" / model for model in ("gpt", "claude"))
-    config = ChooseRecordedConfig(source=imports, output=tmp_path / "out", **SMALL)
+    config = ChooseRecordedConfig(source=imports, output=tmp_path / "out", **UNLEARNED)
     means = run_choose_recorded(config)
     assert (means["random"], means["best model"]) == (0.5, 1.0)
 
@@ -251,7 +257,7 @@ def test_whole_attempts_are_chosen_by_how_they_ended(tmp_path: Path) -> None:
     for model in ("gpt", "claude"):
         chats(tmp_path / "runs" / model / "chats.jsonl", right=model == "gpt")
     config = ChooseRecordedConfig(
-        source=(tmp_path / "runs",), output=tmp_path / "out", finished=True, answer=re.compile("four"), **SMALL
+        source=(tmp_path / "runs",), output=tmp_path / "out", finished=True, answer=re.compile("four"), **UNLEARNED
     )
     assert run_choose_recorded(config)["valid"] == 1.0
     with pytest.raises(ValueError, match=r"after = 1 .*finished"):
@@ -270,7 +276,7 @@ def test_a_record_without_an_episode_is_not_left_out_in_silence(tmp_path: Path) 
 def test_q_of_other_sections_has_no_licence_and_the_rule_is_followed(tmp_path: Path) -> None:
     for model in ("gpt", "claude"):
         file = tmp_path / "runs" / model / "chats.jsonl"
-        chats(file, right=model == "gpt", tasks=60, sections=("sums", "roots"))
+        chats(file, right=model == "gpt", tasks=24, sections=("sums", "roots"))
     own, foreign, by_section = (
         run_choose_recorded(
             ChooseRecordedConfig(
