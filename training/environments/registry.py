@@ -51,7 +51,7 @@ def find_environment(name: str) -> EnvironmentBundle[Any]:
     """The bundle with that name, import path or address."""
     if is_address(name):
         return bundle_of_address(name)
-    path = name if ":" in name else environment_names().get(name)
+    path = name if ":" in name else ENVIRONMENTS.get(name) or environment_names().get(name)
     if path is None:
         raise ConfigError(
             f"environment {name!r} is unknown; name one of {', '.join(environment_names())}, an "
