@@ -195,7 +195,7 @@ def test_a_transformers_policy_explores_the_same_tree_alone_and_in_a_batch(tmp_p
             tmp_path / name,
             count=3,
             parallel=parallel,
-            exploration=Exploration(width=6, depth=0, max_steps=2, max_draws=2, max_tokens=64, temperature=5.0),
+            exploration=Exploration(width=6, depth=0, max_steps=2, max_draws=2, max_tokens=24, temperature=5.0),
         )
         policy = LocalPolicy(policy_model(context=1024))
         run_explore(config, policy=policy, console=Console(file=StringIO()))
@@ -272,7 +272,7 @@ def test_a_guide_needs_something_to_choose_among(tmp_path: Path) -> None:
 def test_a_guide_leads_the_way_from_which_a_tree_branches(tmp_path: Path) -> None:
     config = configure(
         tmp_path,
-        environment=AlfWorldConfig(count=2),
+        environment=AlfWorldConfig(count=1),
         policy="embedded",
         guide="embedded",
         rollouts="expert",
@@ -287,6 +287,5 @@ def test_a_guide_leads_the_way_from_which_a_tree_branches(tmp_path: Path) -> Non
         ),
     )
     run_explore(config, console=Console(file=StringIO()))
-    rows = list(read_rows(tmp_path / "rows.jsonl", TreeRow))
-    assert len(rows) == 2
-    assert all(len(list(tree_from_row(row).leaves())) >= 2 for row in rows)
+    [row] = read_rows(tmp_path / "rows.jsonl", TreeRow)
+    assert len(list(tree_from_row(row).leaves())) >= 2

@@ -195,7 +195,7 @@ class Moderated(FakeUpstream):
 def test_requests_that_always_fail_cost_only_their_own_tasks(tmp_path: Path, parallel: int, status: int) -> None:
     bad = tuple(f"corridor:{k}" for k in (0, 1, 2, 4))
     with serving_corridors(Moderated(refused=bad, status=status)) as url:
-        upstreams = hosted(url, patience_s=0.5 if status == 500 else 20.0)
+        upstreams = hosted(url, patience_s=0.1 if status == 500 else 20.0)
         config = explore_config(tmp_path, upstreams, parallel=parallel)
         first = run_explore(config, console=QUIET)
         again = run_explore(config, console=QUIET)
@@ -207,7 +207,7 @@ def test_requests_that_always_fail_cost_only_their_own_tasks(tmp_path: Path, par
 def test_an_upstream_that_answers_nothing_ends_the_run(tmp_path: Path, fault: Any) -> None:
     lost = pytest.raises(UpstreamLostError, match=r"demo .* kept .*resume$")
     with serving_corridors(FakeUpstream(fault=fault, faults_after=10)) as url, lost:
-        run_explore(explore_config(tmp_path, hosted(url, patience_s=0.5)), console=QUIET)
+        run_explore(explore_config(tmp_path, hosted(url, patience_s=0.1)), console=QUIET)
 
 
 def test_the_key_is_sent_and_written_nowhere(
@@ -251,7 +251,7 @@ def test_groups_are_drawn_and_continued_by_an_upstream_and_guided_by_a_q_model(t
     with serving_corridors(fake) as url:
         config = GroupsConfig(
             output=tmp_path,
-            environment=CorridorConfig(count=4),
+            environment=CorridorConfig(count=2),
             policy=f"{url}#{MODEL}",
             qnet="embedded",
             decisions=Decisions(draws=(Draws(n=3, temperature=0.7, greedy=True),), go_on="guided", max_steps=5),
@@ -259,7 +259,7 @@ def test_groups_are_drawn_and_continued_by_an_upstream_and_guided_by_a_q_model(t
         )
         figures = run_groups(config, q_model=ByLength(), console=QUIET)
     rows = list(read_groups(tmp_path / "rows.jsonl"))
-    assert figures["episodes"] == len(rows) == 4
+    assert figures["episodes"] == len(rows) == 2
     assert any(len(decision.candidates) > 1 for row in rows for decision in decisions_of(row))
     greedy = [body for body in fake.asked if body["temperature"] == 0]
     assert {body.get("n", 1) for body in greedy} == {1}

@@ -39,6 +39,7 @@ threads = 1
 """
 
 
+@pytest.mark.slow  # `test_launched_processes.py` trains in the processes of a launcher
 @pytest.mark.parametrize("device", ["cpu", pytest.param("auto", marks=TWO_GPUS)])
 def test_launched_processes_train_one_model_and_report_once(tmp_path: Path, device: str) -> None:
     with open_run(tmp_path / "said", Architecture()) as run, JsonlWriter(run.rows) as rows:

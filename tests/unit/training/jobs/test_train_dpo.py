@@ -53,6 +53,7 @@ def loaded(folder: Path) -> LoadedImplicitQ:
 
 def test_pairs_teach_an_implicit_q_that_the_scorers_read(config: TrainDpoConfig) -> None:
     manifest = run_train_dpo(config)
+    assert first_loss(config.output) == pytest.approx(log(2), abs=1e-6)  # that of a coin
     figures = manifest.metrics
     assert figures["preference_accuracy"] == figures["preference_accuracy_other"] == 1.0
     assert figures["spearman"] == pytest.approx(1.0)
@@ -84,7 +85,7 @@ def test_pairs_teach_an_implicit_q_that_the_scorers_read(config: TrainDpoConfig)
     assert mean == pytest.approx(figures["preference_margin"], abs=1e-4)
 
 
-@pytest.mark.parametrize("architecture", ["llama", "lfm2"])
+@pytest.mark.parametrize("architecture", ["llama", pytest.param("lfm2", marks=pytest.mark.slow)])
 def test_adapters_learn_the_pairs_and_are_merged(config: TrainDpoConfig, tmp_path: Path, architecture: str) -> None:
     options = config.optimization.model_copy(update={"lora": Lora(rank=8), "lr": 1e-2})
     policy = save_policy(tmp_path / architecture, architecture)
@@ -111,11 +112,6 @@ def test_policy_and_reference_are_rounded_alike_beside_adapters(config: TrainDpo
     assert torch.equal(weight, weight.bfloat16().float())
 
 
-def test_the_first_loss_is_that_of_a_coin(config: TrainDpoConfig) -> None:
-    run_train_dpo(config)
-    assert first_loss(config.output) == pytest.approx(log(2), abs=1e-6)
-
-
 def test_the_first_loss_is_that_of_a_coin_in_mixed_precision(config: TrainDpoConfig) -> None:
     bf16 = config.optimization.model_copy(update={"mixed_precision": "bf16", "epochs": 1})
     run_train_dpo(config.model_copy(update={"optimization": bf16}))
@@ -129,11 +125,15 @@ def test_a_policy_with_dropout_starts_as_its_reference(
     policy = save_policy(tmp_path / architecture, architecture)
     fields = json.loads((policy / "config.json").read_text()) | dropout
     (policy / "config.json").write_text(json.dumps(fields))
-    once = config.optimization.model_copy(update={"epochs": 1})
-    run_train_dpo(config.model_copy(update={"policy": policy, "optimization": once}))
+    run_train_dpo(passing(config, 1).model_copy(update={"policy": policy}))
     assert first_loss(config.output) == pytest.approx(log(2), abs=1e-6)
     written = load_policy(config.output / "policy").model.config
     assert {name: getattr(written, name) for name in dropout} == dropout
+
+
+def passing(config: TrainDpoConfig, epochs: int) -> TrainDpoConfig:
+    """The same training in fewer passes."""
+    return config.model_copy(update={"optimization": config.optimization.model_copy(update={"epochs": epochs})})
 
 
 def first_loss(output: Path) -> float:
@@ -143,7 +143,7 @@ def first_loss(output: Path) -> float:
 
 def test_another_reference_than_the_start_is_kept(config: TrainDpoConfig, tmp_path: Path) -> None:
     reference = save_policy(tmp_path / "reference", seed=1)
-    run_train_dpo(config.model_copy(update={"reference": reference}))
+    run_train_dpo(passing(config, 1).model_copy(update={"reference": reference}))
     assert first_loss(config.output) != pytest.approx(log(2), abs=1e-3)
     kept = loaded(config.output / "checkpoint").model.reference.state_dict()
     assert all(torch.equal(kept[name], weight) for name, weight in load_policy(reference).model.state_dict().items())
@@ -152,6 +152,7 @@ def test_another_reference_than_the_start_is_kept(config: TrainDpoConfig, tmp_pa
 def test_a_killed_run_goes_on_to_the_same_weights(
     config: TrainDpoConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    config = passing(config, 2)
     whole = run_train_dpo(config.model_copy(update={"output": tmp_path / "whole"}))
     always = config.optimization.model_copy(update={"save_every_s": 1e-9})
     killed = config.model_copy(update={"optimization": always})
@@ -159,7 +160,7 @@ def test_a_killed_run_goes_on_to_the_same_weights(
 
     def save_and_die(loop: Any) -> None:
         save(loop)
-        if loop.step == 5:
+        if loop.step == 2:
             raise KeyboardInterrupt
 
     monkeypatch.setattr(trainer.Loop, "_save", save_and_die)
@@ -170,6 +171,7 @@ def test_a_killed_run_goes_on_to_the_same_weights(
 
 
 def test_a_finished_run_is_written_again_as_it_was(config: TrainDpoConfig) -> None:
+    config = passing(config, 1)
     assert run_train_dpo(config) == run_train_dpo(config)
 
 

@@ -53,10 +53,11 @@ def test_better_candidates_become_likelier(config: TrainPolicyConfig) -> None:
 
 
 def test_a_policy_is_tied_to_the_reference_that_is_named(config: TrainPolicyConfig) -> None:
-    first = config.model_copy(update={"kl": 0.01})
+    optimization = config.optimization.model_copy(update={"epochs": 1})
+    first = config.model_copy(update={"kl": 0.01, "optimization": optimization})
     run_train_policy(first)
-    changes = {"policy": config.output / "checkpoint", "reference": config.policy, "kl": 0.01}
-    second = config.model_copy(update=changes | {"output": config.output / "second"})
+    changes = {"policy": config.output / "checkpoint", "reference": config.policy}
+    second = first.model_copy(update=changes | {"output": config.output / "second"})
     run_train_policy(second)
     old, reference = (
         torch.load(second.output / f"{name}_logprobs.pt", weights_only=True)["logprobs"]
@@ -70,6 +71,7 @@ def test_a_policy_is_tied_to_the_reference_that_is_named(config: TrainPolicyConf
 def test_a_killed_run_goes_on_to_the_same_weights(
     config: TrainPolicyConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    config = config.model_copy(update={"optimization": config.optimization.model_copy(update={"epochs": 2})})
     whole = run_train_policy(config.model_copy(update={"output": tmp_path / "whole"}))
     always = config.optimization.model_copy(update={"save_every_s": 1e-9})
     killed = config.model_copy(update={"optimization": always})
@@ -77,7 +79,7 @@ def test_a_killed_run_goes_on_to_the_same_weights(
 
     def save_and_die(loop: Any) -> None:
         save(loop)
-        if loop.step == 5:
+        if loop.step == 2:
             raise KeyboardInterrupt
 
     monkeypatch.setattr(trainer.Loop, "_save", save_and_die)
@@ -104,7 +106,7 @@ def test_groups_of_another_policy_are_refused(config: TrainPolicyConfig) -> None
         run_train_policy(config)
     drawn_by["policy_sha256"] = weights_sha256(config.policy)
     (folder / "config.json").write_text(json.dumps(drawn_by))
-    run_train_policy(config)
+    run_train_policy(config.model_copy(update={"optimization": PolicyOptimization(epochs=1)}))
 
 
 def test_groups_that_are_trained_on_are_not_held_back(config: TrainPolicyConfig) -> None:

@@ -53,7 +53,9 @@ def labels(tmp_path: Path) -> Path:
     return labels_in(tmp_path / "labels")
 
 
-@pytest.mark.parametrize("with_trees", [False, True], ids=["groups", "groups and trees"])
+@pytest.mark.parametrize(
+    "with_trees", [pytest.param(False, id="groups", marks=pytest.mark.slow), pytest.param(True, id="groups and trees")]
+)
 def test_a_head_that_reads_matches_learns_from_decision_groups(
     tmp_path: Path, trained_policy: Path, labels: Path, with_trees: bool
 ) -> None:
@@ -70,7 +72,7 @@ def test_a_head_that_reads_matches_learns_from_decision_groups(
         validation_fraction=0.0,
         freeze_trunk=True,
         keep="spearman",
-        optimization=QNetOptimization(lr=3e-3, epochs=12, average_last=0.2, batch_tokens=80, micro_batch_tokens=80),
+        optimization=QNetOptimization(lr=3e-3, epochs=8, average_last=0.2, batch_tokens=80, micro_batch_tokens=80),
     )
     manifest = run_train_qnet(config)
     assert manifest.metrics["spearman"] == pytest.approx(1.0)
@@ -110,7 +112,7 @@ def test_siblings_in_held_back_trees_judge_where_there_are_no_groups(
         changes = fields | held_back | {"optimization": optimization, "head_features": "match-1"}
         return run_train_qnet(qnet_config(tmp_path / name, trained_policy, **changes))
 
-    judged = trained("fraction", epochs=12, validation_fraction=0.5)
+    judged = trained("fraction", epochs=8, validation_fraction=0.5)
     # These are not judged by what they have learned.
     other = labels_in(tmp_path / "other", range(50, 56))
     (other / "metrics.jsonl").write_text('{"replays_differ": 3, "of_tasks": 9}\n')
@@ -191,7 +193,7 @@ def test_a_linear_head_learns_to_rank(tmp_path: Path, policy: Path) -> None:
     assert [name for name, _ in head.named_parameters()] == ["out.weight"]
 
 
-@pytest.mark.parametrize("architecture", ["llama", "lfm2"])
+@pytest.mark.parametrize("architecture", ["llama", pytest.param("lfm2", marks=pytest.mark.slow)])
 def test_adapters_learn_to_rank_and_are_merged(tmp_path: Path, architecture: str) -> None:
     policy = save_policy(tmp_path / "policy", architecture)
     options = {"lora": {"rank": 8}, "lr": 1e-2, "epochs": 6, "average_last": 0.2}

@@ -92,7 +92,7 @@ def test_adapters_have_a_base(tmp_path: Path, trajectories: Path) -> None:
 
 
 def test_starting_a_finished_run_again_changes_nothing(tmp_path: Path, trajectories: Path) -> None:
-    config = sft_config(trajectories, tmp_path / "sft")
+    config = sft_config(trajectories, tmp_path / "sft", optimization=Optimization(epochs=1))
     first = run_sft(config)
     metrics = RunFolder(tmp_path / "sft").metrics.read_text()
     assert run_sft(config).files == first.files
@@ -109,6 +109,7 @@ def test_a_second_job_in_the_same_folder_is_refused(tmp_path: Path, trajectories
 
 
 def test_a_run_is_not_resumed_under_another_config(tmp_path: Path, trajectories: Path) -> None:
-    run_sft(sft_config(trajectories, tmp_path / "sft"))
+    once = Optimization(epochs=1)
+    run_sft(sft_config(trajectories, tmp_path / "sft", optimization=once))
     with pytest.raises(ConfigError, match="seed"):
-        run_sft(sft_config(trajectories, tmp_path / "sft", seed=1))
+        run_sft(sft_config(trajectories, tmp_path / "sft", optimization=once, seed=1))
