@@ -24,7 +24,7 @@ from tests.support.serving import free_port
 from tests.support.tiny_models import save_policy
 from tests.support.trainings import FSDP_LAUNCHED, Fit, build_sharded, train
 
-RANKS, STEPS = 4, 40
+RANKS, STEPS = 4, 24
 
 
 def train_as(rank: int, port: int, folder: Path) -> None:

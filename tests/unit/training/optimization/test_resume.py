@@ -15,7 +15,7 @@ from torch import nn
 from tests.support.alone import fresh_process
 from tests.support.trainings import train
 
-STEPS = 60
+STEPS = 30
 
 
 def train_whole(folder: Path, processes: int) -> None:
@@ -61,7 +61,7 @@ def end_of(folder: Path) -> tuple[dict[str, torch.Tensor], list[float]]:
     return weights, [row["loss"] for row in rows]
 
 
-@pytest.mark.parametrize("processes", [1, 2])
+@pytest.mark.parametrize("processes", [1, pytest.param(2, marks=pytest.mark.slow)])
 def test_killed_thrice_at_random_moments_it_ends_bit_equal(tmp_path: Path, processes: int) -> None:
     whole, broken = tmp_path / "whole", tmp_path / "broken"
     assert ends(whole, processes)

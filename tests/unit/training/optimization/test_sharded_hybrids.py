@@ -22,6 +22,7 @@ from tests.support.trainings import FSDP_LAUNCHED, build_sharded
 
 pytestmark = pytest.mark.alone
 
+ADAPTERS = {"lora": {"rank": 4}, "gradient_checkpointing": True}
 WORDS = ("red", "blue", "green", "grey")
 
 
@@ -60,14 +61,19 @@ def train_dpo(policy: Path, output: Path, optimization: dict[str, Any]) -> None:
 
 
 @pytest.mark.parametrize(
-    "options", [{}, {"lora": {"rank": 4}, "gradient_checkpointing": True}], ids=["whole", "adapters"]
+    ("train", "options"),
+    [
+        pytest.param(train_qnet, ADAPTERS, id="train_qnet-adapters"),
+        pytest.param(train_dpo, {}, id="train_dpo-whole"),
+        pytest.param(train_qnet, {}, id="train_qnet-whole", marks=pytest.mark.slow),
+        pytest.param(train_dpo, ADAPTERS, id="train_dpo-adapters", marks=pytest.mark.slow),
+    ],
 )
-@pytest.mark.parametrize("train", [train_qnet, train_dpo])
 def test_sharded_hybrids_end_as_whole_ones(
     train: Callable[[Path, Path, dict[str, Any]], None], options: dict[str, Any], tmp_path: Path
 ) -> None:
     policy = save_policy(tmp_path / "policy", "lfm2")
-    limits = {"lr": 1e-3, "epochs": 2, "batch_tokens": 150, "micro_batch_tokens": 100, "threads": 1, "device": "cpu"}
+    limits = {"lr": 1e-3, "epochs": 1, "batch_tokens": 150, "micro_batch_tokens": 100, "threads": 1, "device": "cpu"}
     ended = []
     for processes in (1, 2):
         output = tmp_path / str(processes)

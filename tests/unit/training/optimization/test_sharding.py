@@ -87,7 +87,7 @@ def train(
 
 
 @pytest.mark.usefixtures("_fsdp2")
-@pytest.mark.parametrize("architecture", ["llama", "lfm2"])
+@pytest.mark.parametrize("architecture", ["llama", pytest.param("lfm2", marks=pytest.mark.slow)])
 def test_sharded_weights_end_as_whole_ones(architecture: str, tmp_path: Path) -> None:
     whole, unsharded = train(tmp_path / "whole", 1, architecture=architecture)
     ended, sharded = train(tmp_path / "sharded", 2, architecture=architecture)
@@ -131,6 +131,7 @@ def test_stopped_and_resumed_uneven_shards_end_bit_equal(tmp_path: Path, monkeyp
     assert all(torch.equal(ended[name], weight) for name, weight in whole.items())
 
 
+@pytest.mark.slow  # `test_sharded_hybrids.py` trains adapters, too
 @pytest.mark.usefixtures("_fsdp2")
 def test_sharded_adapters_are_merged_as_whole_ones(tmp_path: Path) -> None:
     ends = []

@@ -38,7 +38,14 @@ HYBRID = Qwen3_5TextConfig(**SIZES, **RECURRENT, head_dim=16, linear_key_head_di
 
 
 @pytest.mark.parametrize("rank", [None, 8], ids=["all", "adapters"])
-@pytest.mark.parametrize("config", [LLAMA, EXPERTS, HYBRID], ids=["attention", "experts", "hybrid"])
+@pytest.mark.parametrize(
+    "config",
+    [
+        pytest.param(LLAMA, id="attention"),
+        pytest.param(EXPERTS, id="experts"),
+        pytest.param(HYBRID, id="hybrid", marks=pytest.mark.slow),
+    ],
+)
 def test_a_step_takes_at_most_what_is_planned(config: PretrainedConfig, rank: int | None) -> None:
     net = QNet(QNetConfig(trunk=config.to_dict(), head_width=32)).train()
     parameters = net.trunk.num_parameters()
