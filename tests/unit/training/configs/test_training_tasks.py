@@ -3,7 +3,6 @@
 What a trainer reads is followed to the jobs that played it, and theirs to the tasks that they name.
 """
 
-from collections.abc import Iterator
 from functools import lru_cache
 from itertools import combinations
 from pathlib import Path
@@ -77,18 +76,25 @@ def writers_of(path: Path) -> list[BaseModel]:
     return [config for folder, config in run_folders() if path.is_relative_to(folder)]
 
 
-def environments_of(config: BaseModel, *, models: bool = True) -> Iterator[EnvironmentConfig]:
+def environments_of(config: BaseModel, *, models: bool = True) -> frozenset[EnvironmentConfig]:
     """Environments whose tasks a job plays, or that are in what it learns from.
 
     Args:
         config: the job's.
         models: follow its models to what they were trained on.
     """
-    yield from played_by(config)
-    for read in reads_of(config):
-        if read.field not in HELD_BACK and (models or read.model is None):
-            for writer in writers_of(read.path):
-                yield from environments_of(writer, models=models)
+    learned = [
+        environments_in(read.path, models=models)
+        for read in reads_of(config)
+        if read.field not in HELD_BACK and (models or read.model is None)
+    ]
+    return frozenset(played_by(config)).union(*learned)
+
+
+@lru_cache
+def environments_in(path: Path, *, models: bool) -> frozenset[EnvironmentConfig]:
+    """The environments of all jobs whose run folder a path is in."""
+    return frozenset().union(*(environments_of(writer, models=models) for writer in writers_of(path)))
 
 
 def held_back_of(config: BaseModel) -> list[EnvironmentConfig]:
