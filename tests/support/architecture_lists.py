@@ -26,7 +26,7 @@ _COMMON: Final = frozenset(
     }
 )
 """Served often, or the one of its kind."""
-_EVERY: Final = 8
+_EVERY: Final = 16
 
 PACKED: Final = (
     "afmoe",
@@ -357,7 +357,7 @@ NOT_BUILT: Final = {
 
 
 def sampled(names: Iterable[str]) -> list[str]:
-    """The common ones of these and every eighth other; all in `make test-architectures`.
+    """The common ones of these and every sixteenth other; all in `make test-architectures`.
 
     Each of the hundreds is one model more for the same code: what breaks for many breaks for one of
     these, and an update of transformers or of the engine is tried on all.

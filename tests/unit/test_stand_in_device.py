@@ -44,7 +44,9 @@ DEVICE = os.environ.get(_OWN_PROCESS, "")
 
 on_the_device = pytest.mark.skipif(not DEVICE, reason="runs in a process of its own, started below")
 
-HYBRIDS_AND_EXPERTS = ("lfm2", "qwen3_5_text", "falcon_h1", "qwen3_moe")
+slow = pytest.mark.slow
+
+HYBRIDS_AND_EXPERTS = ("lfm2", "qwen3_moe", *(pytest.param(name, marks=slow) for name in ("qwen3_5_text", "falcon_h1")))
 
 CHECKPOINTS = {"gradient_checkpointing": True}
 
@@ -119,7 +121,9 @@ def test_what_a_gpu_refuses_is_refused_and_what_it_waits_for_is_counted(waits: W
 
 
 @on_the_device
-@pytest.mark.parametrize(("architecture", "more"), [("llama", {}), ("gpt2", {}), ("mistral", {"sliding_window": 6})])
+@pytest.mark.parametrize(
+    ("architecture", "more"), [("llama", {}), pytest.param("gpt2", {}, marks=slow), ("mistral", {"sliding_window": 6})]
+)
 def test_a_step_is_scored_as_on_the_cpu_and_waits_for_its_values_alone(
     architecture: str, more: dict[str, Any], waits: Waits
 ) -> None:
@@ -154,7 +158,7 @@ def test_a_hybrid_and_experts_read_as_few_tokens_there_and_wait_once(architectur
 
 
 @on_the_device
-@pytest.mark.parametrize("architecture", ["llama", "lfm2"])
+@pytest.mark.parametrize("architecture", ["llama", pytest.param("lfm2", marks=slow)])
 def test_an_implicit_q_waits_once_for_each_of_its_models(architecture: str, tmp_path: Path, waits: Waits) -> None:
     policy, reference = (save_policy(tmp_path / str(i), architecture, seed=i) for i in range(2))
     folder = save_implicit_q(tmp_path / "q", policy, reference)
@@ -209,8 +213,8 @@ def test_sft_trains_there(tmp_path: Path) -> None:
     [
         ({}, {"gradient_checkpointing": True, "optimizer": "muon"}),
         ({"head_features": "match-1"}, {"lora": Lora(rank=4), "frozen_dtype": "bfloat16", "mixed_precision": "bf16"}),
-        ({"head_bins": 11, "keep": "spearman"}, {}),
-        ({"observation_weight": 0.1}, {}),
+        pytest.param({"head_bins": 11, "keep": "spearman"}, {}, marks=slow),
+        pytest.param({"observation_weight": 0.1}, {}, marks=slow),
     ],
 )
 def test_a_qnet_trains_there_and_is_resumed(changes: dict[str, Any], options: dict[str, Any], tmp_path: Path) -> None:
@@ -230,7 +234,12 @@ def test_a_qnet_trains_there_and_is_resumed(changes: dict[str, Any], options: di
 @pytest.mark.usefixtures("trains_there")
 @pytest.mark.parametrize(
     ("architecture", "options"),
-    [("lfm2", {}), ("qwen3_5_text", {}), *((name, CHECKPOINTS) for name in ("lfm2", "falcon_h1", "qwen3_moe"))],
+    [
+        ("lfm2", {}),
+        ("qwen3_moe", CHECKPOINTS),
+        pytest.param("qwen3_5_text", {}, marks=slow),
+        *(pytest.param(name, CHECKPOINTS, marks=slow) for name in ("lfm2", "falcon_h1")),
+    ],
 )
 def test_a_hybrid_and_experts_train_there(architecture: str, options: dict[str, Any], tmp_path: Path) -> None:
     policy = save_policy(tmp_path / "policy", tiny_config(architecture))
@@ -274,19 +283,26 @@ def test_pairs_and_groups_train_a_policy_there(tmp_path: Path) -> None:
 
 
 @pytest.mark.skipif(bool(DEVICE), reason="this is that process")
-@pytest.mark.parametrize("device", [NAME, pytest.param("cuda", marks=needs_cuda)])
-def test_all_of_these_pass_in_a_process_that_has_the_device(device: str) -> None:
+@pytest.mark.parametrize(
+    ("device", "which", "passed"),
+    [
+        (NAME, "not slow", 14),
+        pytest.param(NAME, "slow", 9, marks=slow),
+        pytest.param("cuda", "slow or not slow", 23, marks=needs_cuda),
+    ],
+)
+def test_all_of_these_pass_in_a_process_that_has_the_device(device: str, which: str, passed: int) -> None:
     variables = {_OWN_PROCESS: device}
     code: int | None
     if device == NAME:
-        code, output = run_tests([__file__], cwd=Path.cwd(), variables=variables)
+        code, output = run_tests(["-m", which, __file__], cwd=Path.cwd(), variables=variables)
     else:
         # As `make gpu-check` calls pytest where the pinned packages may be others, or missing.
         flags = ["-W", "default", "-o", "addopts=--import-mode=importlib"]
         if find_spec("xdist") is not None:
             flags += ["-n", "4"]  # each compiles kernels of its own
-        command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *flags, __file__]
+        command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *flags, "-m", which, __file__]
         done = subprocess.run(command, env=os.environ | variables, capture_output=True, text=True)
         code, output = done.returncode, done.stdout
     assert code == 0, output[-8000:]
-    assert "23 passed" in output
+    assert f"{passed} passed" in output

@@ -14,8 +14,13 @@ from qguide.training.environments.contract import CHECKS, Subject
 from qguide.training.environments.registry import ENVIRONMENTS, build_selected_suite, find_environment
 from tests.contract.environments.subjects import SUBJECTS
 
+# Real games in the engine: generated ones are played there, too, and real ones in Python.
+SLOW = ("alfworld-textworld",)
 
-@pytest.fixture(scope="module", params=SUBJECTS)
+
+@pytest.fixture(
+    scope="module", params=[pytest.param(name, marks=[pytest.mark.slow] if name in SLOW else []) for name in SUBJECTS]
+)
 def subject(request: pytest.FixtureRequest) -> Iterator[Subject]:
     """Two tasks of each implementation in turn."""
     found = SUBJECTS[request.param]

@@ -21,8 +21,16 @@ from tests.support.tiny_models import config_of
 
 FAMILIES = trl_templates() | OWN_TEMPLATES
 TWINS = trl_training_templates()
+# Nothing in these templates depends on what comes later, so they print what the model saw.
+AS_PRINTED = ("lfm2", "llama3_2", "phi3", "qwen2_5", "qwen3", "gemma3", "cohere2", "like phi 4")
 EVERY = [
-    pytest.param(family, template, control, id=f"{family}{'' if control else ' as text'}")
+    pytest.param(
+        family,
+        template,
+        control,
+        id=f"{family}{'' if control else ' as text'}",
+        marks=[] if control or family in AS_PRINTED else [pytest.mark.slow],
+    )
     for family, template in (FAMILIES | TWINS).items()
     for control in (True, False)
     if control or family not in TWINS
@@ -82,17 +90,18 @@ def text_of(renderer: Renderer, token_ids: list[int]) -> str:
 def test_a_state_and_its_action_begin_every_later_state(family: str, template: str, control: bool) -> None:
     renderer = renderer_of(family, template, control)
     for history in CONVERSATIONS.values():
+        states = [renderer.encode_state(history[:end]) for end in range(len(history) + 1)]
+        episodes = [renderer.encode_episode(history[:end]) for end in range(len(history) + 1)]
         for number, message in enumerate(history):
             if message.role != "assistant":
                 continue
-            state = renderer.encode_state(history[:number])
+            state = states[number]
             acted = state.token_ids + renderer.encode_candidate(message)
             spans = [*state.action_spans, (len(state.token_ids), len(acted))]
             for end in range(number + 1, len(history) + 1):
-                later = renderer.encode_state(history[:end])
+                later, episode = states[end], episodes[end]
                 assert later.token_ids[: len(acted)] == acted
                 assert later.action_spans[: len(spans)] == spans
-                episode = renderer.encode_episode(history[:end])
                 assert episode.token_ids == later.token_ids[: len(episode.token_ids)]
                 assert episode.action_spans == later.action_spans
 
@@ -153,10 +162,6 @@ def test_a_reply_survives_the_way_through_tokens(family: str) -> None:
 def test_a_reply_ends_with_a_token_that_stops_a_policy(family: str) -> None:
     renderer = renderer_of(family, FAMILIES[family])
     assert renderer.encode_candidate(says("go to desk 1"))[-1] in renderer.stop_token_ids
-
-
-# Nothing in these templates depends on what comes later, so they print what the model saw.
-AS_PRINTED = ("lfm2", "llama3_2", "phi3", "qwen2_5", "qwen3", "gemma3", "cohere2", "like phi 4")
 
 
 @pytest.mark.parametrize("family", AS_PRINTED)

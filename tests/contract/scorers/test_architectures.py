@@ -107,7 +107,15 @@ def test_q_of_turned_weights_is_that_of_plain_ones(
             assert result.q_values == close_to(turned.q_values(request))
 
 
-@pytest.fixture(scope="module", params=EVERY)
+HALVED = [
+    pytest.param(
+        case.values[0], id=case.id, marks=[*case.marks, *([] if "-llama-" in str(case.id) else [pytest.mark.slow])]
+    )
+    for case in EVERY
+]
+
+
+@pytest.fixture(scope="module", params=HALVED)
 def halved(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Subject:
     kind, architecture, device = request.param
     folder = tmp_path_factory.mktemp("q")
