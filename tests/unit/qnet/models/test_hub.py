@@ -25,7 +25,7 @@ from qguide.qnet.models.qnet import QNet
 found = {}
 for name in sys.argv[2:]:
     try:
-        load = load_q_model if name.endswith("qnet") else load_policy
+        load = load_q_model if "qnet" in name else load_policy
         loaded = load(Path(name))
     except CheckpointError as error:
         found[name] = {"refused": str(error)}
@@ -65,9 +65,9 @@ def test_models_are_downloaded_by_name_and_pinned_to_a_commit(tmp_path: Path) ->
     with running_hub() as hub:
         commit = hub.publish("tiny/policy", policy)
         other = hub.publish("tiny/policy", save_policy(tmp_path / "v2", seed=1), revision="v2")
-        hub.publish("tiny/qnet", save_qnet(tmp_path / "qnet", policy))
+        scored = hub.publish("tiny/qnet", save_qnet(tmp_path / "qnet", policy))
         hub.publish("tiny/pickled", pickled)
-        names = ("tiny/policy", "tiny/policy@v2", f"tiny/policy@{other}", "tiny/qnet")
+        names = ("tiny/policy", "tiny/policy@v2", f"tiny/qnet@{scored}")
         found = run_with(hub, tmp_path / "home", *names, "tiny/pickled", "tiny/nothing")
         asked = len(hub.served)
         offline = run_with(hub, tmp_path / "home", names[0], "tiny/unseen", offline=True)
@@ -79,8 +79,8 @@ def test_models_are_downloaded_by_name_and_pinned_to_a_commit(tmp_path: Path) ->
     assert "model.safetensors" in main["files"]
     assert not {"pytorch_model.bin", "modeling_tiny.py"} & {*main["files"], *hub.served}
     assert found["tiny/policy@v2"]["pinned"] == f"tiny/policy@{other}"
-    assert found[f"tiny/policy@{other}"]["pinned"] == f"tiny/policy@{other}"
-    assert found["tiny/qnet"]["served"] == "tiny-q"
+    qnet = found[f"tiny/qnet@{scored}"]
+    assert (qnet["served"], qnet["pinned"]) == ("tiny-q", f"tiny/qnet@{scored}")
     assert "has no safetensors at tiny/pickled@" in found["tiny/pickled"]["refused"]
     assert "is no folder here, and the hub does not give it" in found["tiny/nothing"]["refused"]
 

@@ -168,7 +168,14 @@ def test_what_is_learned_in_one_part_may_be_judged_in_another(tmp_path: Path) ->
         run_choose_recorded(mint(tmp_path, judged_in=("code*",), output=tmp_path / "none"))
 
 
-SMALL: dict[str, Any] = {"candidates": 2, "task_folds": 2, "trainings": (0,), "training_draws": 4, "draws": 3, "steps": 25}
+SMALL: dict[str, Any] = {
+    "candidates": 2,
+    "task_folds": 2,
+    "trainings": (0,),
+    "training_draws": 4,
+    "draws": 3,
+    "steps": 25,
+}
 UNLEARNED: dict[str, Any] = {**SMALL, "steps": 2}
 """Where only the choices of rules are read."""
 

@@ -144,12 +144,12 @@ def test_episodes_are_held_back_where_tasks_are_too_few() -> None:
 
 def test_held_back_episodes_license_no_luck() -> None:
     chance, granted = Random(3), 0
-    for seed in range(8):
+    for seed in range(4):
         luck = [LearnedEpisode("one", e.states, e.actions, float(chance.random() < 0.5)) for e in episodes(44, seed)]
         learned = learn(luck, Options(held_back="episodes"), Hasher(b"salt"))
         granted += licence_of(learned.evidence, learned.credit).granted
 
-    assert granted <= 2
+    assert granted <= 1
 
 
 @pytest.mark.parametrize(("knows", "granted"), [(True, False), (False, True)])
