@@ -177,7 +177,7 @@ SMALL: dict[str, Any] = {
     "steps": 25,
 }
 UNLEARNED: dict[str, Any] = {**SMALL, "steps": 2}
-"""Where only the choices of rules are read."""
+"""For tests that read the choices of rules alone."""
 
 
 def chats(
