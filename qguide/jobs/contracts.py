@@ -131,7 +131,7 @@ class _Playing:
         self.suite = CorridorSuite(count=_TASKS)
         self.policy = build_policy(EMBEDDED, Inference(), CorridorConfig())
         self.scorer = build_scorer(EMBEDDED, Inference())
-        self.costs: list[tuple[int, AgentStep]] = []
+        self.costs: list[tuple[int, int, AgentStep]] = []
 
     def play(self, seed: int) -> Episode:
         """An episode of the first task; its costs are kept."""
@@ -143,12 +143,13 @@ class _Playing:
 
     def _counted(self, agent: Agent) -> Agent:
         def choose(history: Any, step: int) -> Generator[ModelRequest, Any, AgentStep]:
-            drawn = 0
+            drawn = read = 0
 
             def answer_to(request: ModelRequest) -> Generator[ModelRequest, Any, Any]:
-                nonlocal drawn
+                nonlocal drawn, read
                 answer = yield request
                 if not isinstance(answer, list):
+                    read += answer.computed_tokens
                     return answer
                 several = answer if isinstance(request, SampleRequests) else [answer]
                 drawn += sum(candidate.completion_tokens for drawing in several for candidate in drawing)
@@ -156,7 +157,7 @@ class _Playing:
 
             taken = yield from answered_by(agent(history, step), answer_to)
             require(isinstance(taken, AgentStep), f"the agent returns {taken!r}, no AgentStep")
-            self.costs.append((drawn, taken))
+            self.costs.append((drawn, read, taken))
             return taken
 
         return choose
@@ -177,9 +178,17 @@ def _seed_decides(subject: _Playing) -> None:
 def _tokens_count(subject: _Playing) -> None:
     if not subject.costs:
         raise NotCheckedError("no step was played")
-    for drawn, choice in subject.costs:
+    for drawn, _, choice in subject.costs:
         told = choice.completion_tokens
         require(told == drawn, f"a step drew {drawn} completion tokens and tells {told}")
+
+
+def _reading_counts(subject: _Playing) -> None:
+    if not subject.costs:
+        raise NotCheckedError("no step was played")
+    for _, read, choice in subject.costs:
+        told = choice.scored_tokens
+        require(told == read, f"a step had the Q model read {read} tokens and tells {told} as scored_tokens")
 
 
 _METHODS = (
@@ -197,6 +206,11 @@ _METHODS = (
         "a step tells the completion tokens of all that it drew",
         _tokens_count,
         "sum `completion_tokens` over all candidates, those not taken included; costs are compared by them",
+    ),
+    Check(
+        "a step tells the tokens that the Q model read for it",
+        _reading_counts,
+        "sum `computed_tokens` of the answers to all `ScoreRequest`s into `scored_tokens`",
     ),
 )
 

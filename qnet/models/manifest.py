@@ -108,6 +108,8 @@ class Licence(BaseModel, frozen=True, extra="forbid"):
 
 
 MANIFEST = "manifest.json"
+_MOST_NAMED = 8
+"""Folders that an error names."""
 Kind = Literal["policy", "qnet", "implicit-q", "ensemble", "features"]
 ReadAt = Literal["", "last_token", "observation", "action_tokens"]
 _READ_AT: dict[Kind, tuple[ReadAt, ...]] = {
@@ -281,10 +283,22 @@ def replace_manifest(directory: Path, manifest: Manifest) -> None:
     unfinished.replace(directory / MANIFEST)
 
 
+def require_checkpoint(directory: Path) -> None:
+    """Refuse a folder that is not there, and tell what is, or one that holds no model."""
+    if (directory / "config.json").is_file():
+        return
+    if directory.exists():
+        raise CheckpointError(f"{directory} holds no config.json; name a checkpoint folder")
+    there = next(parent for parent in directory.absolute().parents if parent.is_dir())
+    beside = sorted(folder.name for folder in there.iterdir() if folder.is_dir() and not folder.name.startswith("."))
+    more = f" and {len(beside) - _MOST_NAMED} more" if len(beside) > _MOST_NAMED else ""
+    folders = f"{', '.join(beside[:_MOST_NAMED])}{more}" if beside else "no folder"
+    raise CheckpointError(f"{directory} does not exist; {there} holds {folders}; name a checkpoint folder")
+
+
 def read_manifest(directory: Path) -> Manifest | None:
     """The verified manifest of a checkpoint, or None where the folder has none."""
-    if not (directory / "config.json").is_file():
-        raise CheckpointError(f"{directory} holds no config.json; name a checkpoint folder")
+    require_checkpoint(directory)
     path = directory / MANIFEST
     if not path.is_file():
         return None

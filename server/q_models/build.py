@@ -22,7 +22,7 @@ from qguide.qnet.errors import (
 from qguide.qnet.models.ensemble import load_domain
 from qguide.qnet.models.hub import is_hub_name, model_folder
 from qguide.qnet.models.loading import embedded_path
-from qguide.qnet.models.manifest import Manifest, content_sha256, is_feature_q
+from qguide.qnet.models.manifest import Manifest, content_sha256, is_feature_q, require_checkpoint
 from qguide.qnet.packages import LEARN, MODELS, REMOTE, extra_named, plugins
 from qguide.qnet.policies.openai_compatible import OpenAICompatiblePolicy
 from qguide.qnet.policies.scripted import ScriptedParaphraser, ScriptedPolicy
@@ -312,7 +312,7 @@ def _source_of_folder(settings: Settings, folder: Path, source: str, name: str) 
         scorer = FeatureScorer(manifest.name, model)
         return ScorerSource(lambda: scorer, source_of(source), manifest)
     if not folder.is_dir():  # it is not torch that is missing
-        raise CheckpointError(f"{folder} holds no config.json; name a checkpoint folder")
+        require_checkpoint(folder)
     with extra_named(
         f"{name}, a Q model in this process,",
         MODELS,

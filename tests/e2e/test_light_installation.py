@@ -211,4 +211,4 @@ def test_what_fits_a_q_model_is_imported_with_the_extra_for_learning_alone() -> 
 def test_a_q_model_that_is_not_there_is_not_taken_for_a_missing_package(bare: Callable[[list[str]], Ended]) -> None:
     done = bare(NO_MODEL)
     assert done.status == 1
-    assert "runs/there/is/none holds no config.json" in done.stderr
+    assert "runs/there/is/none does not exist" in done.stderr

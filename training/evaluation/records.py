@@ -73,6 +73,9 @@ DETERMINISTIC: frozenset[str] = frozenset({"greedy"})
 GUIDED: frozenset[str] = frozenset({"q-guided", "q-posterior", "adaptive", "q-guided-aug", "q-guided-n"})
 """Methods that take the candidate of highest Q, or posterior, at each step, as the server does."""
 
+COMPARED: tuple[OwnMethod, ...] = ("q-guided", "q-posterior")
+"""Methods that are compared with every other; these with the first baseline alone."""
+
 PARAPHRASED: frozenset[str] = frozenset({"q-guided-aug", "best-of-n-aug"})
 """Methods that draw under paraphrases of the task."""
 
@@ -197,7 +200,7 @@ class MethodSummary(Row):
 
 
 class Comparison(Row):
-    """The guided agent against another method on the same tasks and seeds.
+    """One method against another on the same tasks and seeds.
 
     Attributes:
         difference: mean reward of `method` minus that of `other`, over tasks and seeds.

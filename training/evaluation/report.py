@@ -8,7 +8,15 @@ from zlib import crc32
 from rich.console import Console
 from rich.table import Table
 
-from qguide.training.evaluation.records import METHODS, EpisodeRow, MethodName, MethodSummary, Results
+from qguide.training.evaluation.records import (
+    COMPARED,
+    METHODS,
+    Comparison,
+    EpisodeRow,
+    MethodName,
+    MethodSummary,
+    Results,
+)
 from qguide.training.evaluation.results import Key, best_of_n_curve
 
 _WIDTH = 80
@@ -35,8 +43,13 @@ def print_results(results: Results, console: Console) -> None:
     console.print(_costs_table(results))
     for summaries in _side_by_side(results):
         console.print(_kinds_table(results, summaries))
-    for method in dict.fromkeys(row.method for row in results.comparisons):
-        console.print(_comparisons_table(method, results))
+    for method in COMPARED:
+        if rows := [row for row in results.comparisons if row.method == method]:
+            title = f"of {method} less that of the others"
+            console.print(_comparisons_table(title, "against", {row.other: row for row in rows}))
+    for baseline in dict.fromkeys(row.other for row in results.comparisons if row.method not in COMPARED):
+        rows = [row for row in results.comparisons if row.other == baseline]
+        console.print(_comparisons_table(f"less that of {baseline}", "method", {row.method: row for row in rows}))
     if results.failures:
         console.print(
             f"[red]{len(results.failures)} episodes could not be played[/red], the first: {results.failures[0].error}",
@@ -121,15 +134,13 @@ def _kinds_table(results: Results, summaries: Sequence[MethodSummary]) -> Table:
     return table
 
 
-def _comparisons_table(method: MethodName, results: Results) -> Table:
-    table = Table(
-        title=f"mean reward of {method} less that of the others, paired by task and seed", title_justify="left"
-    )
-    for name in ("against", "difference", "95 % over tasks", "p", "tasks", "seeds"):
-        table.add_column(name, justify="left" if name == "against" else "right")
-    for row in (one for one in results.comparisons if one.method == method):
+def _comparisons_table(what: str, named: str, comparisons: Mapping[MethodName, Comparison]) -> Table:
+    table = Table(title=f"mean reward {what}, paired by task and seed", title_justify="left")
+    for name in (named, "difference", "95 % over tasks", "p", "tasks", "seeds"):
+        table.add_column(name, justify="left" if name == named else "right")
+    for method, row in comparisons.items():
         table.add_row(
-            row.other,
+            method,
             f"{100 * row.difference:+.1f} points",
             f"{100 * row.ci95[0]:+.1f} to {100 * row.ci95[1]:+.1f}",
             f"{row.p_value:.4f}",

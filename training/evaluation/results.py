@@ -12,7 +12,9 @@ from qguide.qnet.errors import ConfigError, RecordError
 from qguide.training.data.row_files import regular
 from qguide.training.data.runs import read_rows
 from qguide.training.evaluation.records import (
+    COMPARED,
     DETERMINISTIC,
+    GUIDED,
     PEEKING,
     Comparison,
     EpisodeRow,
@@ -150,11 +152,16 @@ class PlayedMethod(NamedTuple):
 
 
 def compare(episodes: Mapping[Key, EpisodeRow], seeds: Sequence[int]) -> list[Comparison]:
-    """Compare `q-guided` and `q-posterior` with every other method on the tasks that both played."""
+    """Compare `q-guided` and `q-posterior` with every other method, and the others with the first baseline.
+
+    That is the first one that was played, in the order of `in_order`, and that Q does not guide.
+    """
     played = _methods_of(episodes)
     pairs = [("q-guided", other) for other in played if other != "q-guided"]
-    pairs += [("q-posterior", other) for other in played if other not in ("q-guided", "q-posterior")]
-    of = {method: PlayedMethod(method, episodes) for method in {"q-guided", "q-posterior", *played}}
+    pairs += [("q-posterior", other) for other in played if other not in COMPARED]
+    baseline = next((method for method in played if method not in GUIDED), "")
+    pairs += [(other, baseline) for other in played if baseline and other not in (*COMPARED, baseline)]
+    of = {method: PlayedMethod(method, episodes) for method in {*COMPARED, *played}}
     found = (compare_pair(of[first], of[second], seeds) for first, second in pairs)
     return [comparison for comparison in found if comparison is not None]
 

@@ -37,7 +37,7 @@ from random import random
 from pydantic import BaseModel
 
 from qguide.jobs.table import Job
-from qguide.qnet.types import SampleRequest
+from qguide.qnet.types import SampleRequest, ScoreRequest
 from qguide.training.options import JobOptions
 from qguide.training.rollouts.episode import AgentStep, seeded
 
@@ -72,6 +72,17 @@ def drawing(play, seed, task_id, *, told=1):
 
 def cheap(play, seed, task_id):
     return drawing(play, 0, task_id, told=0)
+
+
+def unread(play, seed, task_id):
+    sampling_at = seeded(play.drawing, seed, task_id)
+
+    def choose(history, step):
+        [drawn] = yield SampleRequest(history, 1, sampling_at(step))
+        yield ScoreRequest(history, (drawn.message,))
+        return AgentStep(drawn.message, drawn.completion_tokens)
+
+    return choose
 
 
 def no_agent(play, seed, task_id):
@@ -204,8 +215,9 @@ def test_a_job_that_is_no_stage_needs_no_output(folder: Path) -> None:
 
 @pytest.mark.usefixtures("folder")
 def test_a_method_that_plays_no_step_has_told_no_tokens() -> None:
-    *_, tokens = check_plugin("methods", "broken_plugins:no_agent")
+    *_, tokens, read = check_plugin("methods", "broken_plugins:no_agent")
     assert (tokens.outcome, tokens.detail) == ("not checked", "no step was played")
+    assert (read.outcome, read.detail) == ("not checked", "no step was played")
 
 
 @pytest.mark.usefixtures("folder")
@@ -218,6 +230,7 @@ def test_a_method_that_plays_no_step_has_told_no_tokens() -> None:
         ("labels", "winners", "", "ZeroDivisionError"),
         ("methods", "drawing", "", "the same seed plays another episode"),
         ("methods", "cheap", "", "completion tokens and tells 0"),
+        ("methods", "unread", "", "tokens and tells 0 as scored_tokens"),
         ("methods", "no_agent", "", "'NoneType' object is not callable"),
         ("formats", "silent", "episode.json", "episode.json holds no record"),
         ("formats", "anything", "episode.json", "a record of unrelated fields is read as an episode"),

@@ -1,9 +1,12 @@
 """A manifest keeps what was fitted, and leaves out what was not."""
 
+from pathlib import Path
+
 import pytest
 from pydantic import ValidationError
 
-from qguide.qnet.models.manifest import Manifest, OutcomeAtTau, PriorSection, figure_text
+from qguide.qnet.errors import CheckpointError
+from qguide.qnet.models.manifest import Manifest, OutcomeAtTau, PriorSection, figure_text, read_manifest
 
 
 def test_a_fitted_prior_comes_back_with_its_curve() -> None:
@@ -15,6 +18,21 @@ def test_a_fitted_prior_comes_back_with_its_curve() -> None:
 
 def test_a_manifest_without_a_prior_says_nothing_of_one() -> None:
     assert "prior" not in Manifest(kind="policy", name="p").model_dump()
+
+
+def test_a_folder_that_is_not_there_is_told_with_what_is(tmp_path: Path) -> None:
+    for name in ("qnet", "learned", ".hidden"):
+        (tmp_path / name).mkdir()
+    with pytest.raises(CheckpointError, match=rf"qnat/checkpoint does not exist; {tmp_path} holds learned, qnet; "):
+        read_manifest(tmp_path / "qnat" / "checkpoint")
+    with pytest.raises(CheckpointError, match=rf"/a does not exist; {tmp_path / 'qnet'} holds no folder; "):
+        read_manifest(tmp_path / "qnet" / "a")
+    for number in range(10):
+        (tmp_path / "qnet" / f"{number}").mkdir()
+    with pytest.raises(CheckpointError, match=r"holds 0, 1, 2, 3, 4, 5, 6, 7 and 2 more; "):
+        read_manifest(tmp_path / "qnet" / "a")
+    with pytest.raises(CheckpointError, match=r"qnet holds no config\.json; "):
+        read_manifest(tmp_path / "qnet")
 
 
 def test_tau_is_a_finite_temperature() -> None:

@@ -82,6 +82,12 @@ def test_the_reward_comes_first_where_rewards_are_graded() -> None:
     assert [cell.strip() for cell in row.strip("│ ").split("│")][1:4] == ["0.500", "0.250 to 0.750", "0.0%"]
 
 
+def test_every_method_has_its_difference_from_the_first_baseline() -> None:
+    _, table = printed(1.0, 0.0, 1.0).split("mean reward less that of greedy, paired by task and seed")
+    shown = [line.strip("│ ").split(" ")[0] for line in table.splitlines() if line.startswith("│")]
+    assert set(shown) == set(METHODS) - {"greedy"}
+
+
 def test_methods_have_distinct_colours() -> None:
     methods = (*METHODS, "my_methods:shortest", "my_methods:longest")
     assert len({colour_of(method) for method in methods}) == len(methods)

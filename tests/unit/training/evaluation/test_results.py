@@ -86,6 +86,16 @@ def test_differences_are_paired_and_leave_out_tasks_that_miss_a_seed() -> None:
     assert comparison.difference == pytest.approx(0.75)
 
 
+def test_every_method_is_compared_with_the_first_baseline() -> None:
+    won = {"sample": 0.5, "random-of-m": 0.25, "q-guided": 1.0, "lats": 0.0, "my:own": 0.75, "adaptive": 1.0}
+    rows = [episode(method, f"a{i}", reward, seed=0) for method, reward in won.items() for i in range(2)]
+    found = {(one.method, one.other): one.difference for one in compare(latest(rows), (0,))}
+    assert found == {("q-guided", other): 1.0 - reward for other, reward in won.items() if other != "q-guided"} | {
+        (method, "sample"): won[method] - 0.5 for method in ("random-of-m", "adaptive", "lats", "my:own")
+    }
+    assert not compare(latest(row for row in rows if row.method == "adaptive"), (0,))
+
+
 def test_a_summary_averages_seeds_and_splits_by_kind() -> None:
     rows = [episode("sample", "a1", float(seed), seed=seed) for seed in (0, 1)]
     rows += [episode("sample", "b1", 1.0, seed=seed) for seed in (0, 1)]

@@ -178,6 +178,7 @@ def test_every_method_and_seed_has_a_row_with_the_promised_fields(tmp_path: Path
     assert [(c["method"], c["other"]) for c in results["comparisons"]] == [
         *(("q-guided", other) for other in (*without_q, "q-posterior", "best-of-n")),
         *(("q-posterior", other) for other in (*without_q, "best-of-n")),
+        *((method, "greedy") for method in (*without_q[1:], "best-of-n")),
     ]
     assert (tmp_path / "success_vs_tokens.png").read_bytes().startswith(b"\x89PNG")
 
