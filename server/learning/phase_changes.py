@@ -99,14 +99,14 @@ def _challenged(of: Progress, tally: ShadowTally) -> PhaseLine:
 
 def _end_trial(of: Progress) -> PhaseLine | None:
     if of.interval.low > 0 and of.version is not None:
-        return promoted(of, of.version, f"guidance helps: {_figures(of)}")
+        return promoted(of, of.version, f"guidance helps: {of.latest.figures}")
     if (worse := _worse(of, "in the trial")) is not None:
         return worse
     # A version has had its episodes and shows no gain soon, or all have had theirs.
     count, most = of.latest.both.count, of.rules.most_in_trial
     late = count >= most and count + of.more_to_show_a_gain > 2 * most
     if late or of.latest.episodes >= 2 * most:
-        why = f"{of.latest.episodes} episodes of the trial show no difference: {_figures(of)}"
+        why = f"{of.latest.episodes} episodes of the trial show no difference: {of.latest.figures}"
         return back(of, why, event="trial_ended")
     return None
 
@@ -135,7 +135,7 @@ def _end_challenge(of: Progress) -> PhaseLine | None:
 
 def _worse(of: Progress, where: str) -> PhaseLine | None:
     if of.interval.high < 0:
-        why = f"guidance harms: {_figures(of)}"
+        why = f"guidance harms: {of.latest.figures}"
         return _rolled_back(of, of.episodes.count, f"{where}: {why}")
     harm = of.latest.harm
     if of.phase == "guiding" and harm.alarmed:
@@ -144,7 +144,9 @@ def _worse(of: Progress, where: str) -> PhaseLine | None:
     if of.latest.drop.alarmed:
         fallen = of.latest.watched
         had = f"{fmean(outcome for _, outcome in fallen):.0%}"
-        why = f"the latest {len(fallen)} guided episodes had {had}; {_figures(of)}"
+        alone = of.unguided.newest or [0.0]
+        before = f"{of.latest.figures}; the latest {len(alone)} unguided ones {fmean(alone):.0%}"
+        why = f"the latest {len(fallen)} guided episodes had {had}; {before}"
         return _rolled_back(of, fallen[0][0], f"{where}: {why}")
     return None
 
@@ -153,10 +155,3 @@ def _rolled_back(of: Progress, since: int, why: str) -> PhaseLine:
     """The end of guidance; what a trial learned from stays, what a change outdated does not."""
     kept = since if of.phase == "guiding" else of.since
     return back(of, f"rolled back {why}", since=kept)
-
-
-def _figures(of: Progress) -> str:
-    return (
-        f"guided {of.latest.guided.mean:.0%} of {of.latest.guided.count}, unguided "
-        f"{fmean(of.unguided.newest or [0.0]):.0%} of {len(of.unguided.newest)}"
-    )

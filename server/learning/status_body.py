@@ -305,10 +305,7 @@ def _sentence(progress: Progress, rules: Rules) -> str:
 
 
 def _of_phase(progress: Progress, rules: Rules) -> str:
-    arms = (
-        f"guided {progress.latest.guided.mean:.0%} of {progress.latest.guided.count}, unguided "
-        f"{progress.latest.control.mean:.0%} of {progress.latest.control.count} episodes; {_points(progress.interval)}"
-    )
+    arms = f"{progress.latest.figures} episodes; {_points(progress.interval)}"
     match progress.phase:
         case "trial":
             return f"trial {progress.trial}: {arms}{_left(progress, rules)}"

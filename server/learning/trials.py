@@ -121,6 +121,14 @@ class Trial:
         """Episodes since half of them are guided, by whichever version."""
         return self.before + self.both.count
 
+    @property
+    def figures(self) -> str:
+        """Means of both arms, and of how many episodes each is."""
+        return (
+            f"guided {self.guided.mean:.0%} of {self.guided.count}, unguided "
+            f"{self.control.mean:.0%} of {self.control.count}"
+        )
+
     @classmethod
     def begun(cls, number: int, rules: Rules, drift: Drift) -> "Trial":
         """A trial without an episode."""

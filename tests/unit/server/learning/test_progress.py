@@ -106,6 +106,22 @@ def test_nothing_is_tried_without_a_licence() -> None:
     assert (progress.share, progress.version) == (0.5, 2)
 
 
+def test_the_reason_of_guidance_counts_the_episodes_of_the_trial_alone() -> None:
+    progress = Progress(Rules())
+    alone = LearningArm(trial=0, guided=False, share=0.0)
+    for number in range(50):
+        progress.apply(EpisodeLine(episode=f"before{number}", outcome=1.0, arm=alone, recorded=True))
+    assert fitted(progress, 1) == "trial_begun"
+    event, number = "", 0
+    while not event:
+        arm = LearningArm(trial=1, guided=number % 2 == 0, share=0.5)
+        outcome = float(arm.guided)
+        progress.apply(EpisodeLine(episode=f"trial{number}", outcome=outcome, arm=arm, recorded=True))
+        event, number = decided(progress), number + 1
+    assert event == "guiding"
+    assert progress.reason == f"guidance helps: guided 100% of {(number + 1) // 2}, unguided 0% of {number // 2}"
+
+
 def test_a_version_is_in_the_shadow_of_twenty_decisions_before_its_trial() -> None:
     progress = Progress(Rules())
     progress.apply(FitLine(version=1, episodes=0, licensed=True, reason="better"))
