@@ -247,8 +247,14 @@ def _is_custom(tool: AnthropicTool) -> bool:
 
 
 def _foreign_tool(tool: AnthropicTool, place: str) -> UnsupportedParameterError:
+    if tool.type in (None, "custom", "function"):
+        return UnsupportedParameterError(
+            f'{place} ({tool.name!r}) is none of this API: send {{"name": …, "description": …, "input_schema": …}}, '
+            "without OpenAI's `function` around it",
+            parameter="tools",
+        )
     return UnsupportedParameterError(
-        f"{place} ({tool.name!r}, type {(tool.type or 'custom')[:40]!r}) is no custom tool with an input_schema: of "
+        f"{place} ({tool.name!r}, type {tool.type[:40]!r}) is no custom tool with an input_schema: of "
         "the tools that Anthropic defines, those that Anthropic runs no upstream has, and newer ones that the caller "
         "runs need an upstream of the dialect 'messages'; describe it by an input_schema alone or remove it",
         parameter="tools",

@@ -114,6 +114,11 @@ def _sampling(
     names: Mapping[str, str],
 ) -> tuple[Sampling, tuple[str, ...]]:
     """Sampling options of the draw, and a warning of the parameters that have no effect."""
+    for name in sorted(body.parameters.keys() & GuidanceOptions.model_fields.keys() - {*settings.caller_fields}):
+        raise UnsupportedParameterError(
+            f'{name!r} is an option of QGuide; send it within `qguide`, as {{"qguide": {{"{name}": …}}}}',
+            parameter=name,
+        )
     sampling = Sampling(
         temperature=body.temperature if options.temperature is None else options.temperature,
         max_tokens=body.max_tokens,

@@ -67,6 +67,7 @@ TABLE: dict[type[QGuideError], tuple[int, str]] = {
 
 HTTP_CODES = {404: "not_found", 405: "method_not_allowed", 426: "websocket_unsupported"}
 _API = ("/v1/", "/v1beta/")
+_UNROUTED = "Not Found"  # the framework's, where no route has the path
 _SHOWN_CHARACTERS = 40
 _SHOWN_PATH = 100
 
@@ -187,16 +188,24 @@ def _setting_of(path: str, settings: Settings) -> str:
     return ""
 
 
+def _place_of(path: str) -> str:
+    """Tell callers with another prefix in their base URL about the right one."""
+    if not path.startswith(_API) and any(part in path for part in _API):
+        return "paths of the API begin with /v1/ or /v1beta/, so the base URL has nothing before these"
+    return "/docs lists all paths"
+
+
 async def _http(request: Request, error: Exception) -> JSONResponse:
     if not isinstance(error, HTTPException):
         return unknown_error_response(request, error)
     code = HTTP_CODES.get(error.status_code, "invalid_request")
     message, path = str(error.detail), request.url.path
     setting = _setting_of(path, request.app.state.settings)
-    if error.status_code == 404 and path.startswith(_API):
-        message = f"there is no path {path[:_SHOWN_PATH]!r}; {setting or '/docs lists all paths'}"
-    elif error.status_code == 405 and setting:
-        message = f"{path[:_SHOWN_PATH]!r} does not take {request.method}; {setting}"
+    if message == _UNROUTED:
+        message = f"there is no path {path[:_SHOWN_PATH]!r}; {setting or _place_of(path)}"
+    elif error.status_code == 405:
+        allowed = f"it takes {(error.headers or {}).get('Allow', 'no such request')}"
+        message = f"{path[:_SHOWN_PATH]!r} does not take {request.method}; {setting or allowed}"
     response = _response(request, Failure(error.status_code, code, message))
     response.headers.update(error.headers or {})  # a 405 lists the allowed methods in `Allow`
     return response

@@ -31,7 +31,7 @@ from qguide.server.settings.settings import Settings
 router = APIRouter(prefix="/v1/messages", tags=["anthropic"], route_class=BodyRoute)
 DIALECT: Final = DialectRoutes(
     router,
-    re.compile("/v1/messages(/count_tokens)?"),
+    re.compile("/v1/messages(/.*)?", re.DOTALL),
     error_of,
     AnthropicErrorBody,
     event=MessageEvent,

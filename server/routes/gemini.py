@@ -31,7 +31,8 @@ from qguide.server.settings.settings import Settings
 
 router = APIRouter(tags=["gemini"], route_class=BodyRoute)
 _METHODS: Final = ("generateContent", "streamGenerateContent", "countTokens")
-_PATHS: Final = re.compile(rf"/v1beta/.*|/v1/models/.*:({'|'.join(_METHODS)})", re.DOTALL)
+_NOT_HERE: Final = ("embedContent", "batchEmbedContents", "predict", "predictLongRunning")
+_PATHS: Final = re.compile(rf"/v1beta/.*|/v1/models/.*:({'|'.join((*_METHODS, *_NOT_HERE))})", re.DOTALL)
 DIALECT: Final = DialectRoutes(router, _PATHS, error_of, GeminiErrorBody)
 
 _MODEL: Final = "/v1beta/models/{model}"

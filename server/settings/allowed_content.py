@@ -116,12 +116,19 @@ def check_tools(parameters: Mapping[str, Any]) -> None:
     """Check that a chat's tools are those that the caller runs itself."""
     tools = parameters.get("tools") or ()
     if not isinstance(tools, Sequence) or isinstance(tools, str):
-        raise _not_ours("tools", type(tools).__name__, "tools")
+        raise UnsupportedParameterError("tools is no list; send a list of tools", parameter="tools")
     for index, tool in enumerate(tools):
         fields = tool if isinstance(tool, Mapping) else {"type": tool}
         kind = fields.get("type", "function")
-        if kind not in _KINDS or not isinstance(fields.get(kind), Mapping):
-            raise _not_ours(f"tools[{index}]", str(kind), "tools")
+        if kind in _KINDS and isinstance(fields.get(kind), Mapping):
+            continue
+        if kind in _KINDS and "type" in fields:
+            raise UnsupportedParameterError(
+                f"tools[{index}] has the type {kind!r} and no object of that name; a chat completion's tools are "
+                f'{{"type": "{kind}", "{kind}": {{"name": …}}}}',
+                parameter="tools",
+            )
+        raise _not_ours(f"tools[{index}]", str(fields.get("type") or next(iter(fields), "")), "tools")
     choice = parameters.get("tool_choice")
     if isinstance(choice, Mapping) and choice.get("type", "function") not in _CHOICES:
         raise _not_ours("tool_choice", str(choice["type"]), "tool_choice")

@@ -109,6 +109,14 @@ def test_an_image_alone_is_answered_without_guidance_unless_that_is_an_error(gui
             "is no custom tool with an input_schema",
         ),
         (
+            {"tools": [{"type": "function", "function": {"name": "look", "parameters": {}}}]},
+            400,
+            "invalid_request_error",
+            "unsupported_parameter",
+            '{"name": …, "description": …, "input_schema": …}',
+        ),
+        ({"num_candidates": 3}, 400, "invalid_request_error", "unsupported_parameter", '{"num_candidates": …}'),
+        (
             {"messages": [USER] * 17_000},
             400,
             "invalid_request_error",

@@ -207,6 +207,28 @@ def test_what_openais_api_lacks_here_is_told_in_openais_format(
     assert said in error["message"]
 
 
+@pytest.mark.parametrize(
+    ("path", "said"),
+    [
+        ("/api/v1/chat/completions", "paths of the API begin with /v1/ or /v1beta/"),
+        ("/x/v1beta/models", "paths of the API begin with /v1/ or /v1beta/"),
+        ("/chat/complete", "/docs lists all paths"),
+    ],
+)
+def test_a_wrong_base_url_is_told_where_the_api_is(client: TestClient, path: str, said: str) -> None:
+    response = client.post(path, json={})
+    assert response.status_code == 404
+    assert response.json()["error"]["message"].startswith(f"there is no path '{path}'; {said}")
+
+
+def test_paths_of_anthropics_and_googles_apis_that_are_not_here_answer_in_their_formats(client: TestClient) -> None:
+    batches = client.get("/v1/messages/batches")
+    assert (batches.status_code, batches.json()["error"]["type"]) == (404, "not_found_error")
+    embedded = client.post("/v1/models/default:batchEmbedContents", json={})
+    assert (embedded.status_code, embedded.json()["error"]["code"]) == (405, 405)
+    assert "does not take POST; it takes GET" in embedded.json()["error"]["message"]
+
+
 @pytest.mark.parametrize("order", ["load", "alias"])
 def test_an_operators_route_that_is_off_names_its_setting(client: TestClient, order: str) -> None:
     response = client.post(f"/v1/models/{order}", json={})

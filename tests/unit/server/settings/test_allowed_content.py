@@ -133,7 +133,6 @@ def test_an_address_is_found_however_deep_it_stands(inner: Any) -> None:
         {"tools": [{"type": "file_search", "vector_store_ids": ["vs_1"]}]},
         {"tools": [{"google_search": {}}]},
         {"tools": ["web_search"]},
-        {"tools": {"type": "function"}},
         {"tools": [{"type": ["function"]}]},
         {"tool_choice": {"type": "mcp", "server_label": "x"}},
         {"tool_choice": {"type": ["mcp"]}},
@@ -142,6 +141,23 @@ def test_an_address_is_found_however_deep_it_stands(inner: Any) -> None:
 def test_tools_that_a_server_runs_are_refused(parameters: dict[str, Any]) -> None:
     with pytest.raises(UnsupportedParameterError, match=r"function.*custom"):
         check_tools(parameters)
+
+
+@pytest.mark.parametrize(
+    ("tools", "said"),
+    [
+        ({"type": "function"}, "tools is no list"),
+        ([{"google_search": {}}], r"tools\[0\] is 'google_search'"),
+        # The Responses API's form.
+        (
+            [{"type": "function", "name": "go", "parameters": {}}],
+            r"tools\[0\] .* {\"type\": \"function\", \"function\": {",
+        ),
+    ],
+)
+def test_a_tool_of_another_form_is_told_the_right_one(tools: Any, said: str) -> None:
+    with pytest.raises(UnsupportedParameterError, match=said):
+        check_tools({"tools": tools})
 
 
 def test_tools_that_the_caller_runs_pass() -> None:
