@@ -114,7 +114,8 @@ class SnapshotEnvironment(Environment, Protocol):
 
 def reward_of(value: object) -> float:
     """A reward that somebody's code or server gave, as a finite number."""
-    if isinstance(value, SupportsFloat) and not isinstance(value, str | bytes):
+    # Floats first: to look for the methods of a protocol takes many times as long.
+    if isinstance(value, float | SupportsFloat) and not isinstance(value, str | bytes):
         with suppress(TypeError, ValueError, OverflowError):
             if isfinite(reward := float(value)):
                 return reward
