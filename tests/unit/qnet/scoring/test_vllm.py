@@ -154,7 +154,7 @@ def test_lost_counters_cost_the_count_and_not_the_score(
 FAULTS: list[tuple[Fault, str]] = [
     ("status_500", r"answered /pooling with 500$"),
     ("status_400", "400: token id 9 is out of vocabulary"),
-    ("silence", r"no answer within 3 s"),
+    ("silence", r"no answer within 1 s"),
     ("garbage", "another shape"),
     ("not_base64", "no base64 of float32"),
     ("too_narrow", "of 31 numbers; the value head takes 32"),
@@ -168,7 +168,7 @@ FAULTS: list[tuple[Fault, str]] = [
 def test_a_bad_answer_is_no_score(
     connect: Connect, vllm: ScriptedVllm, head: RemoteTrunk, fault: Fault, reason: str
 ) -> None:
-    scorer = connect(vllm, head, timeout_s=3.0 if fault == "silence" else 30)
+    scorer = connect(vllm, head, timeout_s=1.0 if fault == "silence" else 30)
     request = ScoreRequest(HISTORY, said("go", "take"))
     [before] = scorer.score([request])
     vllm.fault = fault
@@ -186,7 +186,7 @@ def test_a_server_that_answers_badly_at_start_is_refused(
     vllm.fault = fault
     reason = reason.replace("1 states for 2", "0 states for 1")
     with pytest.raises(ConfigError, match=f"{vllm.url}: .*{reason}"):
-        connect(vllm, head, timeout_s=3.0 if fault == "silence" else 30)
+        connect(vllm, head, timeout_s=1.0 if fault == "silence" else 30)
 
 
 def test_a_state_that_is_not_finite_is_no_number_for_its_candidate_alone(
@@ -241,14 +241,14 @@ async def test_of_a_batch_that_the_server_refuses_only_the_request_at_fault_fail
 def test_a_lost_connection_is_tried_once_more_and_silence_is_not(
     connect: Connect, vllm: ScriptedVllm, head: RemoteTrunk
 ) -> None:
-    scorer = connect(vllm, head, timeout_s=3.0)
+    scorer = connect(vllm, head, timeout_s=1.0)
     request = ScoreRequest(HISTORY, said("go", "take"))
     vllm.asked.clear()
     vllm.fault, vllm.faults_left = "lost_connection", 1
     assert len(scorer.score([request])[0].q_values) == 2
     assert len(vllm.asked) == 2
     vllm.fault, vllm.faults_left = "silence", 1
-    with pytest.raises(ScorerUnavailableError, match="within 3 s"):
+    with pytest.raises(ScorerUnavailableError, match="within 1 s"):
         scorer.score([request])
     assert len(vllm.asked) == 3
 
