@@ -30,7 +30,8 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 ssl.create_default_context = functools.cache(ssl.create_default_context)  # type: ignore[assignment]
 
 # No property depends on speed: an example may take as long as a busy machine needs for it.
-settings.register_profile("any-speed", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+# Every run draws others.
+settings.register_profile("any-speed", max_examples=50, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("any-speed")
 
 _DATA = Path(os.environ.get("QGUIDE_DATA", Path(__file__).parents[2] / "shared" / "data"))

@@ -4,7 +4,7 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, invariant, rule
 
@@ -56,6 +56,7 @@ class Held(RuleBasedStateMachine):
 
 
 TestHeld = Held.TestCase
+TestHeld.settings = settings(max_examples=40)
 
 
 def _nodes(tree: RadixTree) -> list[Any]:
