@@ -42,6 +42,7 @@ def pool() -> Iterator[EnginePool]:
     pool.close()
 
 
+@pytest.mark.parametrize("games_dir", ["generated", pytest.param("real", marks=pytest.mark.slow)], indirect=True)
 def test_remembered_work_changes_nothing_that_the_engine_says(games_dir: Path, pool: EnginePool) -> None:
     game = min(games_dir.rglob("game.tw-pddl"))
     command = [sys.executable, "-P", "-c", STOCK, str(game), *ACTIONS]
