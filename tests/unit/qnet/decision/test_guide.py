@@ -83,7 +83,7 @@ class _FailingScorer:
         (ScorerUnavailableError("the thread is dead"), "the thread is dead"),
         (HistoryTooLongError("history has 9,999 tokens"), "history has 9,999 tokens"),
         (RuntimeError("CUDA out of memory on 'a secret'"), "the Q model failed"),
-        (None, "no answer within 1 s, candidates were still being scored; ask for less or try again later"),
+        (None, "no answer within 0.2 s, candidates were still being scored; ask for less or try again later"),
     ],
 )
 async def test_a_fallback_takes_the_first_candidate_and_says_why(error: Exception | None, why: str) -> None:
@@ -94,7 +94,7 @@ async def test_a_fallback_takes_the_first_candidate_and_says_why(error: Exceptio
         num_candidates=3,
         sampling=Sampling(),
         fallback="first",
-        deadline=Deadline.after(1.0) if error is None else NO_DEADLINE,
+        deadline=Deadline.after(0.2) if error is None else NO_DEADLINE,
     )
     assert (decision.chosen, decision.reason, decision.q_values) == (0, "fallback", None)
     assert decision.unguided == why
@@ -103,14 +103,14 @@ async def test_a_fallback_takes_the_first_candidate_and_says_why(error: Exceptio
 
 @pytest.mark.parametrize("error", [ScorerUnavailableError("the thread is dead"), None])
 async def test_without_a_fallback_there_is_no_action(error: Exception | None) -> None:
-    with pytest.raises(ScorerUnavailableError, match=r"thread|within 1 s"):
+    with pytest.raises(ScorerUnavailableError, match=r"thread|within 0\.2 s"):
         await act(
             TASK,
             ScriptedPolicy(),
             _FailingScorer(error),
             num_candidates=2,
             sampling=Sampling(),
-            deadline=Deadline.after(1.0) if error is None else NO_DEADLINE,
+            deadline=Deadline.after(0.2) if error is None else NO_DEADLINE,
         )
 
 

@@ -71,7 +71,7 @@ async def test_what_runs_when_its_caller_leaves_has_waited_only_until_then(threa
     waits: list[tuple[float, Ending]] = []
     worker = DeviceWorker(thread, gated, observe_wait=lambda *told: waits.append(told))
     started = perf_counter()
-    left = asyncio.create_task(worker.submit(1, timeout_s=1))
+    left = asyncio.create_task(worker.submit(1, timeout_s=0.4))
     await gated.is_busy()
     began_within_s = perf_counter() - started
     with pytest.raises(ScorerUnavailableError):

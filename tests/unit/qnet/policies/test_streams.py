@@ -253,21 +253,21 @@ async def test_the_limit_is_the_silence_and_not_the_whole_time() -> None:
         if silent.is_set():
             await over.wait()
         else:
-            for written in sse([delta(content="go ") for _ in range(15)]):
+            for written in sse([delta(content="go ") for _ in range(9)]):
                 writer.write(written)
-                await asyncio.sleep(0.1)
+                await asyncio.sleep(0.08)
             writer.write(b"".join([*sse([delta(finish_reason="stop")]), DONE]))
         writer.close()
 
     server = await asyncio.start_server(serve, "127.0.0.1", 0)
     port = server.sockets[0].getsockname()[1]
-    limits = UpstreamLimits(timeout_s=1.0, retries=0)
+    limits = UpstreamLimits(timeout_s=0.6, retries=0)
     policy = OpenAICompatiblePolicy("demo", url=f"http://127.0.0.1:{port}", model="m", streams=True, limits=limits)
     async with server:
         [candidate] = await policy.sample(HISTORY, n=1, sampling=Sampling())
-        assert candidate.message.content == "go " * 15
+        assert candidate.message.content == "go " * 9
         silent.set()
-        with pytest.raises(UpstreamTimeoutError, match=r"demo .* 1 s; .*timeout_s"):
+        with pytest.raises(UpstreamTimeoutError, match=r"demo .* 0\.6 s; .*timeout_s"):
             await policy.sample(HISTORY, n=1, sampling=Sampling())
         await policy.close()
         over.set()

@@ -323,7 +323,7 @@ def test_a_lost_device_is_a_dead_one(serve: Serve, monkeypatch: pytest.MonkeyPat
 
 def test_a_decision_that_takes_too_long_is_503(serve: Serve) -> None:
     scorer = GatedScorer()
-    client = serve(FAKES.model_copy(update={"timeout_s": 3.0}), served(scorer))
+    client = serve(FAKES.model_copy(update={"timeout_s": 1.0}), served(scorer))
     try:
         response = act(client, [USER])
     finally:
@@ -331,7 +331,7 @@ def test_a_decision_that_takes_too_long_is_503(serve: Serve) -> None:
     assert response.status_code == 503
     error = response.json()["error"]
     assert error["code"] == "deadline_exceeded"
-    assert "within 3 s, candidates were still being scored" in error["message"]
+    assert "within 1 s, candidates were still being scored" in error["message"]
     assert act(client, [USER]).status_code == 200
 
 

@@ -181,7 +181,7 @@ async def test_nobody_is_charged_for_a_shadow() -> None:
 
 async def test_a_shadow_that_outlasts_its_model_leaves_no_series() -> None:
     slow = Slow()
-    async with shadowed(lambda: slow, timeout_s=3.0) as (models, runtime):
+    async with shadowed(lambda: slow, timeout_s=0.5) as (models, runtime):
         await ask(models)
         await until(lambda: count(runtime, "failed") == 1)
         assert told(runtime, "queue_seconds_count", q_model="second@1", ended="given_up") == 1
