@@ -93,7 +93,7 @@ def test_draws_after_many_histories_say_what_each_says_alone(
     )
     # Of like length, and not; with one draw and several; some end at once and some have more to say
     # than there was room for.
-    together = [job(20 + i, 1 + 2 * (i % 4 == 0), tokens=5 + 5 * (i % 9)) for i in (*range(0, 40, 3), 21, 100)]
+    together = [job(20 + i, 1 + 2 * (i % 4 == 0), tokens=5 + 5 * (i % 9)) for i in (*range(0, 40, 6), 21, 100)]
     if begin_alike:
         # None, long ones that are read apart, and one too short for that.
         beginnings = [

@@ -97,7 +97,7 @@ def test_it_is_licensed_where_it_learned_and_not_where_outcomes_are_luck() -> No
     chance = Random(1)
     luck = [LearnedEpisode(e.task, e.states, e.actions, float(chance.random() < 0.3)) for e in episodes(60)]
 
-    for recorded, granted in ((episodes(200), True), (luck, False)):
+    for recorded, granted in ((episodes(160), True), (luck, False)):
         learned = learn(recorded, Options(), Hasher(b"salt"))
         assert licence_of(learned.evidence, learned.credit).granted is granted
 
@@ -113,13 +113,13 @@ def test_one_task_is_learned_from_and_not_judged() -> None:
 
 def test_held_back_episodes_judge_what_a_task_that_comes_again_teaches() -> None:
     """An agent whose every episode begins with the same words has a single task."""
-    recorded = [LearnedEpisode("one", e.states, e.actions, e.reward) for e in episodes(200)]
+    recorded = [LearnedEpisode("one", e.states, e.actions, e.reward) for e in episodes(160)]
 
     learned = learn(recorded, Options(held_back="episodes"), Hasher(b"salt"))
     licence = licence_of(learned.evidence, learned.credit, held_back="episodes")
 
     assert licence.granted
-    assert "of 200 held-back episodes" in licence.reason
+    assert "of 160 held-back episodes" in licence.reason
 
 
 @pytest.mark.parametrize("held_back", ["tasks", "episodes"])
@@ -159,7 +159,7 @@ def test_it_is_licensed_only_above_greedy_play_where_recordings_tell_it(knows: b
         greedy = right if knows else "green"
         return replace(one, drawn=(drawn(greedy), drawn("green")))
 
-    learned = learn([told(*one) for one in enumerate(episodes(160))], Options(), Hasher(b"salt"))
+    learned = learn([told(*one) for one in enumerate(episodes(120))], Options(), Hasher(b"salt"))
 
     assert set(learned.credit.leads) == {"votes", "greedy", "prior"}
     assert licence_of(learned.evidence, learned.credit).granted is granted
@@ -243,7 +243,7 @@ def test_votes_weigh_as_much_as_recordings_say() -> None:
         some = tuple(Drawn(opened(c), votes if c == right else 1) for c in DRAWERS)
         return replace(one, drawn=(some, drawn("green")))
 
-    recorded = list(enumerate(episodes(80)))
+    recorded = list(enumerate(episodes(60)))
     knowing = learn([told(*one, votes=4) for one in recorded], Options(), Hasher(b"salt"))
     at_random = learn([told(*one, votes=1) for one in recorded], Options(), Hasher(b"salt"))
 
