@@ -71,16 +71,16 @@ def test_attention_that_names_its_mask_is_planned(tmp_path: Path) -> None:
 
 
 def test_a_hybrid_keeps_a_state_beside_keys_and_values(tmp_path: Path) -> None:
-    heads, size, linear = 16, 128, 3
-    config = Qwen3_5TextConfig(num_hidden_layers=4, vocab_size=300, linear_num_value_heads=heads)
-    assert [*(config.layer_types or ())].count("linear_attention") == linear
-    done = planned(tmp_path, "--candidates", "3", "--sessions", "10", config=config)
+    heads, size = 16, 128
+    layers = ["linear_attention", "full_attention"]
+    config = Qwen3_5TextConfig(num_hidden_layers=2, layer_types=layers, vocab_size=300, linear_num_value_heads=heads)
+    done = planned(tmp_path, "--history", "1024", "--candidates", "3", "--sessions", "10", config=config)
     assert done.exit_code == 0, done.output
     [state] = map(float, re.findall(r"a state +([\d.]+) MiB", done.stdout))
-    recurrent = linear * heads * size * size * 4 / 2**20
+    recurrent = heads * size * size * 4 / 2**20
     assert recurrent < state < 1.1 * recurrent  # and windows of convolutions
     [kept] = map(int, re.findall(r"QGUIDE_CACHE_BYTES=(\d+)", done.stdout))
-    attended = 8192 * 2 * config.num_key_value_heads * config.head_dim * 2
+    attended = 1024 * 2 * config.num_key_value_heads * config.head_dim * 2
     assert kept / 10 == pytest.approx(attended + (1 + 3) * state * 2**20, rel=0.01)
     assert len(re.findall(r"trees of up to [\d,]+ tokens fit", done.stdout)) == 2
 
