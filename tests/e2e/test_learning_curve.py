@@ -1,7 +1,6 @@
 """The measurement of learning, with a server and both SDKs."""
 
 from pathlib import Path
-from typing import get_args
 
 import pytest
 
@@ -11,8 +10,7 @@ from qguide.training.learning.sources import read_learnable
 from qguide.training.recordings.fields import Fields
 
 
-@pytest.mark.parametrize("agent", get_args(AgentName))
-@pytest.mark.parametrize("environment", ["errands", "search"])
+@pytest.mark.parametrize(("environment", "agent"), [("errands", "openai"), ("search", "anthropic")])
 def test_an_agent_plays_at_a_server_and_posts_its_outcomes(tmp_path: Path, environment: str, agent: AgentName) -> None:
     pytest.importorskip(agent)
     config = CurveBench(output=tmp_path / "curve.json", episodes=4, delay_s=0)
@@ -23,7 +21,7 @@ def test_an_agent_plays_at_a_server_and_posts_its_outcomes(tmp_path: Path, envir
     assert sum(map(len, lines)) == 4, "each episode was recorded with its outcome"
 
 
-@pytest.mark.parametrize("agent", get_args(AgentName))
+@pytest.mark.parametrize("agent", ["openai", pytest.param("anthropic", marks=pytest.mark.slow)])
 def test_what_an_agent_tells_of_its_earnings_is_learned_from_and_is_no_part_of_the_outcome(
     tmp_path: Path, agent: AgentName
 ) -> None:
@@ -41,6 +39,7 @@ def test_what_an_agent_tells_of_its_earnings_is_learned_from_and_is_no_part_of_t
         assert len(episode.rewards) in (0, len(episode.actions))
 
 
+@pytest.mark.slow
 def test_a_curve_in_this_process_depends_on_its_seed_alone(tmp_path: Path) -> None:
     pytest.importorskip("openai")
     config = CurveBench(output=tmp_path / "c.json", episodes=26, in_process=True)

@@ -79,7 +79,7 @@ class Served:
 SCORED = ("POST /v1/score", 200)
 
 
-@pytest.fixture(params=SERVERS)
+@pytest.fixture(params=[pytest.param(SERVERS[0], marks=pytest.mark.slow), SERVERS[1]])
 def served(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Served]:
     """A server with all of its routes."""
     with (_for_a_team if request.param == SERVERS[1] else _as_it_comes)(tmp_path) as one:

@@ -24,8 +24,8 @@ from qguide.server.upstreams.managed_process import ManagedProcess
 from tests.support.serving import ROOT, free_port, serving_process
 
 END_S = 60.0
-SILENCE_S = 8.0
-OPEN_S = 5.0
+SILENCE_S = 4.0
+OPEN_S = 3.0
 """Time in which a test must see that the failed upstream gets no requests."""
 FAILURES = 3
 USER = {"role": "user", "content": "find the mug"}
@@ -243,7 +243,7 @@ def test_too_many_requests(server: Server) -> None:
 
 
 @pytest.mark.usefixtures("others")
-@pytest.mark.parametrize("upstream", ["bad", "parallel"])
+@pytest.mark.parametrize("upstream", ["bad", pytest.param("parallel", marks=pytest.mark.slow)])
 def test_failing_for_a_while_when_every_action_takes_several_requests(server: Server, upstream: str) -> None:
     server.bad.start("--fault", "500", "--times", "8")
     failed = server.act_as_documented(upstream)

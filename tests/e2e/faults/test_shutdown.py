@@ -204,6 +204,7 @@ LOOPS_AT_A_WORD = (
 )
 
 
+@pytest.mark.slow
 def test_sigterm_ends_a_server_whose_chat_template_never_does(tmp_path: Path) -> None:
     folder = save_policy(tmp_path / "model")
     (folder / "chat_template.jinja").write_text(LOOPS_AT_A_WORD)

@@ -2,9 +2,12 @@
 
 from typing import Any
 
+import pytest
+
 from tests.e2e.playground.conftest import Page
 
 
+@pytest.mark.slow
 def test_the_docs_list_the_endpoints_and_try_one_out(driver: Any, url: str) -> None:
     page = Page(driver, url)
     page.console()  # of the page before

@@ -62,7 +62,7 @@ def axe(tmp_path_factory: pytest.TempPathFactory) -> str:
     return (folder / "node_modules" / "axe-core" / "axe.min.js").read_text()
 
 
-@pytest.fixture(params=["light", "dark"])
+@pytest.fixture(params=["light", pytest.param("dark", marks=pytest.mark.slow)])
 def scheme(driver: Any, request: pytest.FixtureRequest) -> Iterator[str]:
     features = [{"name": "prefers-color-scheme", "value": request.param}]
     driver.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": features})

@@ -83,6 +83,7 @@ def test_the_wheel_holds_every_file_of_the_commands(wheel: zipfile.ZipFile) -> N
     assert files_of("qguide", ROOT).items() <= held.items()
 
 
+@pytest.mark.slow
 def test_own_folders_of_the_same_names_are_not_taken_for_ours(wheel: zipfile.ZipFile, tmp_path: Path) -> None:
     """Somebody's `training` and `server` in the current directory, which Python searches first."""
     wheel.extractall(tmp_path / "installed")
@@ -107,6 +108,7 @@ def test_own_folders_of_the_same_names_are_not_taken_for_ours(wheel: zipfile.Zip
     assert (tmp_path / "project" / "runs" / "sft" / "checkpoint" / "manifest.json").exists()
 
 
+@pytest.mark.slow
 def test_an_installation_finds_its_job_files_in_an_empty_folder(wheel: zipfile.ZipFile, tmp_path: Path) -> None:
     wheel.extractall(tmp_path / "installed")
     (tmp_path / "project" / "runs" / "errands" / "served").mkdir(parents=True)

@@ -12,6 +12,7 @@ from tools.build_site import build, stage
 pytestmark = pytest.mark.server
 
 
+@pytest.mark.slow
 def test_the_site_builds(tmp_path: Path) -> None:
     stage(tmp_path)
     shutil.copy(ROOT / "zensical.toml", tmp_path)

@@ -40,7 +40,7 @@ def run(folder: Path, *options: str, **limits: str) -> tuple[int, str]:
     return ended.returncode, ended.stdout + ended.stderr
 
 
-@pytest.mark.parametrize("options", [(), WORKERS])
+@pytest.mark.parametrize("options", [(), pytest.param(WORKERS, marks=pytest.mark.slow)])
 def test_a_test_that_takes_too_long_fails_and_the_others_run(tmp_path: Path, options: tuple[str, ...]) -> None:
     (tmp_path / "test_a.py").write_text(
         "import time\n\ndef test_hangs():\n    time.sleep(3600)\n\ndef test_after():\n    pass\n"
@@ -79,7 +79,7 @@ def test_a_process_that_notices_nothing_is_ended_and_its_test_named(tmp_path: Pa
     assert "1 failed, 4 passed" in output
 
 
-@pytest.mark.parametrize("files", [1, 12])
+@pytest.mark.parametrize("files", [12, pytest.param(1, marks=pytest.mark.slow)])
 def test_a_worker_that_dies_fails_its_test_once_and_the_others_run(tmp_path: Path, files: int) -> None:
     # Its process stays behind with the pipe on which the worker reported.
     (tmp_path / "test_m.py").write_text(
@@ -108,7 +108,7 @@ def pytest_sessionfinish(session):
 """
 
 
-LIMIT_S = 15
+LIMIT_S = 5
 ENDINGS = {
     f"no test has started or ended for {LIMIT_S} s": {"silence_s": LIMIT_S, "whole_s": 3600},
     f"the whole run takes longer than {LIMIT_S} s": {"silence_s": 3600, "whole_s": LIMIT_S},

@@ -17,9 +17,12 @@ WRITTEN = sorted(path.name.removesuffix(".jsonl.gz") for path in (RESULTS / "epi
 PRINTED = {name: json.loads((RESULTS / f"{name}.json").read_text()) for name in WRITTEN}
 OF_RUNS = [name for name in WRITTEN if "baseline" in PRINTED[name]]
 """Tables of several runs; the others are one evaluation's results."""
+LARGE = ("hotpotqa_learned", "low_mended", "webshop_mended")
 
 
-@pytest.mark.parametrize("name", OF_RUNS)
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=pytest.mark.slow) if name in LARGE else name for name in OF_RUNS]
+)
 def test_a_table_is_recomputed_from_its_episodes(name: str) -> None:
     table = PRINTED[name]
     runs = read_written(RESULTS / "episodes" / f"{name}.jsonl.gz")

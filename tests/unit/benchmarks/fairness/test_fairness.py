@@ -39,7 +39,14 @@ def test_no_two_requests_of_the_other_key_are_alike() -> None:
     assert len({json.dumps(item) for item in body["items"]}) == 64
 
 
-@pytest.mark.parametrize(("endpoints", "scenes"), [(("score",), get_args(Scene)), (("rerank", "act"), ("draws",))])
+@pytest.mark.parametrize(
+    ("endpoints", "scenes"),
+    [
+        (("rerank",), ("draws",)),
+        pytest.param(("score",), get_args(Scene), marks=pytest.mark.slow),
+        pytest.param(("act",), ("draws",), marks=pytest.mark.slow),
+    ],
+)
 def test_every_scene_is_measured_and_kept(
     tmp_path: Path, endpoints: tuple[Endpoint, ...], scenes: tuple[Scene, ...]
 ) -> None:

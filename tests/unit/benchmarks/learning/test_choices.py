@@ -16,6 +16,6 @@ def test_a_clear_gain_is_licensed_on_few_tasks_and_random_values_are_not() -> No
     tried = {"good": good, "again": good}
     assert granted_shares(tried, tasks=20, repetitions=3) == [1.0, 1.0, 1.0]
     assert granted_shares(tried, tasks=12, repetitions=3) == [1.0, 1.0, 0.0]  # six judge where the others choose
-    alone, wider, half = granted_shares({str(n): good for n in range(8)}, tasks=20, repetitions=10, values=Random(0))
+    alone, wider, half = granted_shares({str(n): good for n in range(6)}, tasks=20, repetitions=5, values=Random(0))
     assert wider <= alone < 1
     assert half < 1

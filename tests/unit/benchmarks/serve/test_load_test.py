@@ -108,6 +108,7 @@ def test_a_server_that_is_gone_is_told_as_what_broke() -> None:
     assert set(row.errors) == {"ConnectionRefusedError"}
 
 
+@pytest.mark.slow
 def test_the_command_starts_a_server_prints_writes_and_draws(tmp_path: Path) -> None:
     output = tmp_path / "serve.json"
     done = bench_serve(

@@ -126,7 +126,7 @@ def test_outcomes_are_dealt_anew_to_the_episodes_of_a_recording() -> None:
 
 
 def test_licences_are_counted_where_fits_are_played_and_where_outcomes_are_shuffled(tmp_path: Path) -> None:
-    options = ["errands", "--episodes=10,80", "--recordings=0", "--new=24", "--output", str(tmp_path)]
+    options = ["errands", "--episodes=10,80", "--recordings=0", "--new=8", "--output", str(tmp_path)]
     played = CliRunner().invoke(licences.app, options)
     assert played.exit_code == 0, played.output
     rows = (tmp_path / "rows.jsonl").read_text()
@@ -143,7 +143,7 @@ def test_licences_are_counted_where_fits_are_played_and_where_outcomes_are_shuff
     assert table[0] == f"| | right, of {right} | wrong, of {2 - right} | shuffled, of 4 |"
     assert "| a licence, 10 episodes | 0 | 0 | 0 |" in table
     other = CliRunner().invoke(licences.app, [*options, "--new=48"])
-    assert "new was 24 and is 48" in str(other.exception)
+    assert "new was 8 and is 48" in str(other.exception)
 
 
 @pytest.mark.parametrize("command", [app, licences.app])
