@@ -158,7 +158,7 @@ BROKEN = (
     ),
     (hash_of("x" * 20_000_000), "the episode is longer than the page takes"),
 )
-"""What is behind a link, and what is said of it; no two that follow each other are told alike."""
+"""Links and what is said of them; no two that follow each other are told alike."""
 
 
 def test_broken_links_say_what_is_wrong_and_change_nothing(page: Page) -> None:
