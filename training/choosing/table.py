@@ -2,13 +2,15 @@
 
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from inspect import signature
 from itertools import takewhile
 from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
 from scipy import sparse
-from scipy.sparse.linalg import svds
+from scipy.linalg import svd
+from scipy.sparse.linalg import aslinearoperator, eigsh
 
 from qguide.qnet.features.hashing import Hasher, Hashes
 from qguide.training.choosing.attempts import AttemptTurn
@@ -183,9 +185,24 @@ def _topics(weighed: Any) -> Floats:
     x = _of_length_one(weighed)
     found = np.zeros((x.shape[0], _TOPICS), np.float32)
     if (count := min(_TOPICS, *x.shape) - 1) > 0:
-        left, scale, _ = svds(x, k=count, v0=np.ones(min(x.shape), np.float32))
-        found[:, :count] = left * scale
+        found[:, :count] = _principal(x, count)
     return found
+
+
+_SEEDED: Final[Any] = {"rng": 0} if "rng" in signature(eigsh).parameters else {}
+"""ARPACK begins anew at random where few texts differ; scipy below 1.17 had a seed of its own for that."""
+
+
+def _principal(x: Any, count: int) -> Floats:
+    """(n, count) left singular vectors times their values, as scipy's `svds` finds them, which hands ARPACK no seed."""
+    wide = x.shape[0] < x.shape[1]
+    read: Any = aslinearoperator(x.T if wide else x)
+    gram = read.T @ read
+    _, right = eigsh(gram, k=count, v0=np.ones(gram.shape[0], x.dtype), **_SEEDED)
+    right = np.linalg.qr(right)[0]
+    left, scale, turned = svd(read.matmat(right), full_matrices=False)
+    found: Floats = (right @ turned.T if wide else left) * scale
+    return found[:, ::-1]
 
 
 def _of_length_one(x: Any) -> Any:
