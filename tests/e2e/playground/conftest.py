@@ -121,9 +121,9 @@ class Page:
         return [entry["message"] for entry in self.driver.get_log("browser")]
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def driver(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
-    """One headless Chromium for all tests."""
+    """One headless Chromium for all tests of a process."""
     chromium = os.environ.get("QGUIDE_CHROMIUM") or shutil.which("chromium")
     chromedriver = shutil.which("chromedriver")
     if not chromium or not chromedriver:
