@@ -71,11 +71,12 @@ async def failure_of(response: httpx.Response, name: str, *, is_patient: bool) -
         )
     wait_s = retry_after_s(response.headers.get("retry-after"))
     if status == _BUSY:
-        # A quota that is used up does not come back within a request's time.
+        used_up = refusal.code == _QUOTA  # which does not come back within a request's time
+        why = f"refuses this server's key, whose quota is used up ({_QUOTA}); the operator has to raise it"
         return UpstreamBusyError(
-            f"upstream {name} takes no more requests now; try later",
+            f"upstream {name} {why if used_up else 'takes no more requests now; try later'}",
             retry_after_s=wait_s,
-            retriable=is_patient or refusal.code != _QUOTA,
+            retriable=is_patient or not used_up,
             upstream_code=refusal.code,
             upstream_type=refusal.kind,
         )

@@ -80,7 +80,7 @@ async def test_an_answer_that_is_lost_half_way_is_asked_for_again() -> None:
     ("fault", "kind", "requests", "message"),
     [
         ("429", UpstreamBusyError, 2, "later"),
-        ("quota", UpstreamBusyError, 1, "later"),
+        ("quota", UpstreamBusyError, 1, "insufficient_quota"),
         ("503", UpstreamUnavailableError, 2, "503"),
         ("500", UpstreamError, 1, "500"),
         ("401", UpstreamError, 1, "key .*401"),

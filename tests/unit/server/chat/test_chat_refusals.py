@@ -97,6 +97,8 @@ def test_an_upstreams_refusal_keeps_its_status_code_and_type(
     error = answer.json()["error"]
     assert (answer.status_code, error["code"], error["type"]) == (status, code, kind)
     assert ("retry-after" in answer.headers) == (status == 429)
+    assert ("try later" in error["message"]) == (fault == "429")
+    assert ("quota is used up (insufficient_quota)" in error["message"]) == (fault == "quota")
 
 
 def test_a_temperature_that_the_model_refuses_is_left_out_and_told(guided: TestClient, upstream: FakeUpstream) -> None:
