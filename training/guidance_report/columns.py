@@ -5,7 +5,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from math import isnan, nan
-from typing import Final, get_args
+from typing import Final, NamedTuple, TypeVar, get_args
 
 import numpy as np
 from numpy.typing import NDArray
@@ -36,13 +36,28 @@ ACTIONS: Final[tuple[ThresholdAction, ...]] = get_args(ThresholdAction)
 OUTCOMES: Final[tuple[ActionOutcome, ...]] = get_args(ActionOutcome)
 
 
+Name = TypeVar("Name")
+
+
+class Stratum(NamedTuple):
+    """Episodes that were guided with one probability, so that chance alone decided which of them were.
+
+    Attributes:
+        share: that probability; 0 where no server that learned decided.
+    """
+
+    group: str
+    trial: int
+    share: float
+
+
 @dataclass(frozen=True, slots=True)
 class Columns:
     """All episodes and steps; unknown numbers are NaN.
 
     Attributes:
-        arms, environments, groups, q_models, shadows: names by the numbers in the columns.
-        episodes: columns `task`, `arm`, `environment`, `group`, `outcome`, `steps`, `tokens`, `ms`,
+        arms, environments, strata, q_models, shadows: names by the numbers in the columns.
+        episodes: columns `task`, `arm`, `environment`, `stratum`, `outcome`, `steps`, `tokens`, `ms`,
             `changed`, the number of steps at which Q chose another candidate than the first, and
             `shadow`, NaN without one.
         steps: columns `episode`, `depth`, `draws`, `distinct`, `q_model`, `q_taken` (of the action
@@ -58,7 +73,7 @@ class Columns:
 
     arms: tuple[str, ...]
     environments: tuple[str, ...]
-    groups: tuple[str, ...]
+    strata: tuple[Stratum, ...]
     q_models: tuple[str, ...]
     shadows: tuple[str, ...]
     episodes: Mapping[str, Column]
@@ -91,7 +106,8 @@ def read_columns(
             writes what tells it before the episode's offers.
         same_tasks: the agent gets no other tasks than these, so each episode is evidence of its own.
     """
-    tasks, arms, places, groups, q_models, shadows = (dict[str, int]() for _ in range(6))
+    tasks, arms, places, q_models, shadows = (dict[str, int]() for _ in range(5))
+    strata: dict[Stratum, int] = {}
     of_episodes, of_steps, of_actions = _Growing(), _Growing(), _Growing()
     for number, rows in enumerate(episodes):
         steps = [_step(row) for row in rows]
@@ -106,7 +122,7 @@ def read_columns(
                 "task": task,
                 "unit": number if same_tasks else task,
                 "arm": _number_of(_arm(rows), arms),
-                "group": _number_of(rows[0].group, groups),
+                "stratum": _number_of(Stratum(rows[0].group, rows[0].trial, rows[0].trial_share), strata),
                 "outcome": rows[-1].outcome_reward,
                 "steps": len(rows),
                 "tokens": sum(step["tokens"] for step in steps),
@@ -120,11 +136,11 @@ def read_columns(
         labels = environments()
         of_task = [_number_of(labels.get(task, SERVED), places) for task in tasks]
         found["environment"] = np.array(of_task, dtype=np.float64)[found["task"].astype(np.int64)]
-    names = tuple(arms), tuple(places), tuple(groups), tuple(q_models), tuple(shadows)
+    names = tuple(arms), tuple(places), tuple(strata), tuple(q_models), tuple(shadows)
     return Columns(*names, found, of_steps.frozen(), of_actions.frozen(), same_tasks)
 
 
-def _number_of(name: str, among: dict[str, int]) -> int:
+def _number_of(name: Name, among: dict[Name, int]) -> int:
     """In the order of first appearance."""
     return among.setdefault(name, len(among))
 

@@ -18,7 +18,7 @@ from qguide.qnet.errors import ConfigError
 from qguide.qnet.records import OfferRow
 from qguide.qnet.trial_statistics import DifferenceSequence, level_of
 from qguide.training.evaluation.statistics import clustered_mean_interval, stratified_difference
-from qguide.training.guidance_report.columns import CONTROL, NO_Q_MODEL, OF, Column, Columns
+from qguide.training.guidance_report.columns import CONTROL, NO_Q_MODEL, OF, Column, Columns, Stratum
 from qguide.training.guidance_report.schema import (
     Arm,
     ArmComparison,
@@ -166,18 +166,19 @@ def _arm(columns: Columns, number: int, among: Mask) -> Arm:
 
 
 def _compare(columns: Columns, among: Mask, arm: str, baseline: str, label: str) -> ArmComparison:
-    episodes, groups = columns.episodes, columns.episodes["group"]
+    episodes, strata = columns.episodes, columns.episodes["stratum"]
     ours, theirs = (among & _of_arm(columns, name) for name in (arm, baseline))
-    both = np.intersect1d(groups[ours], groups[theirs])
-    alone = [columns.groups[int(one)] for one in np.setdiff1d(groups[ours], both)]
-    if not len(both):
+    both = np.intersect1d(strata[ours], strata[theirs])
+    shared = [columns.strata[int(one)] for one in both]
+    alone = [columns.strata[int(one)] for one in np.setdiff1d(strata[ours], both)]
+    if not shared:
         return _nothing_to_compare(arm, baseline, label, alone)
-    ours, theirs = (one & np.isin(groups, both) for one in (ours, theirs))
+    ours, theirs = (one & np.isin(strata, both) for one in (ours, theirs))
     units = _units(columns, ours | theirs)
     found = stratified_difference(
         [
             (by_unit(columns, ours & own, units), by_unit(columns, theirs & own, units))
-            for own in (groups == one for one in both)
+            for own in (strata == one for one in both)
         ],
         np.random.default_rng(_SEED),
         resamples=_RESAMPLES,
@@ -192,10 +193,16 @@ def _compare(columns: Columns, among: Mask, arm: str, baseline: str, label: str)
     counted = f"{count} episodes"
     if columns.same_tasks:
         counted += f" of these {len(np.unique(episodes['task'][ours | theirs]))} tasks"
-    if len(both) > 1:
-        counted += f" of {len(both)} groups, each compared within itself"
+    within = []
+    if len(groups := {one.group for one in shared}) > 1:
+        counted += f" of {len(groups)} groups"
+        within.append("each group")
+    if any(one.share for one in shared):
+        within.append("each phase of learning")
+    if within:
+        counted += f", compared within {' and '.join(within)}"
     if alone:
-        counted += f"; {_groups(alone)} left out, without any of {baseline}"
+        counted += f"; {_names(alone)} left out, without any of {baseline}"
     if not enough and columns.same_tasks:
         counted = f"{FEWEST_EPISODES} episodes ({counted})"
     elif not enough:
@@ -219,11 +226,11 @@ def _of_arm(columns: Columns, name: str) -> Mask:
     return np.isin(columns.episodes["arm"], numbers)
 
 
-def _groups(names: Sequence[str]) -> str:
-    return ", ".join(name or "episodes without a group" for name in names)
+def _names(strata: Sequence[Stratum]) -> str:
+    return ", ".join(dict.fromkeys(one.group or "episodes without a group" for one in strata))
 
 
-def _nothing_to_compare(arm: str, baseline: str, label: str, groups: Sequence[str]) -> ArmComparison:
+def _nothing_to_compare(arm: str, baseline: str, label: str, strata: Sequence[Stratum]) -> ArmComparison:
     return ArmComparison(
         arm=arm,
         baseline=baseline,
@@ -234,7 +241,7 @@ def _nothing_to_compare(arm: str, baseline: str, label: str, groups: Sequence[st
         finding="too_few",
         more_episodes=None,
         sentence=f"{arm} cannot be compared {label}: there is no episode of {baseline} in its group "
-        f"({_groups(groups)}), and other groups' say nothing about it",
+        f"({_names(strata)}) and phase of learning, and others say nothing about it",
     )
 
 

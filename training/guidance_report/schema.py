@@ -36,11 +36,11 @@ class Arm(Row):
 
 
 class ArmComparison(Row):
-    """An arm against the baseline, within each group of a server that learns.
+    """An arm against the baseline, within each group and phase of a server that learns.
 
     Attributes:
-        episodes: of groups with both; the others' count nowhere here.
-        difference: over the groups by Mantel and Haenszel's weights; None where no group has both.
+        episodes: of groups and phases with both; the others' count nowhere here.
+        difference: over these by Mantel and Haenszel's weights; None where none has both.
         points: the difference in hundredths of the range of outcomes.
         ci95: interval of the difference, over tasks; None with too few of them.
         more_episodes: how many more are needed to see a 5-point difference in four of five cases;

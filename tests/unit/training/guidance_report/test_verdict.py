@@ -104,7 +104,8 @@ def test_all_versions_of_a_learner_are_one_arm_and_unguided_ones_are_no_guidance
     versions = [episodes(f"learned@{one}", 0.9, count=50) for one in ("1", "2", "3-1f0c66ab")]
     versions += [episodes(f"learned@{one}-5bee2f1d", 0.9, count=20, group="+shop") for one in (1, 2)]
     learned = (row.model_copy(update=guided) for version in versions for row in version)
-    report = report_of(tmp_path, learned, episodes("none@0", 0.5, count=50), episodes("one candidate", 0.5))
+    control = (row.model_copy(update=guided | {"arm": "unguided"}) for row in episodes("one candidate", 0.5))
+    report = report_of(tmp_path, learned, episodes("none@0", 0.5, count=50), control)
 
     assert [(arm.name, arm.episodes) for arm in report.arms] == [
         ("one candidate", 200),
@@ -138,9 +139,18 @@ def test_groups_are_compared_within_and_pooled_as_strata(tmp_path: Path) -> None
     assert together.difference == pytest.approx(5 / 17)
     assert [(one.arm, one.episodes) for one in (ada, shop)] == [("learned of ada", 60), ("learned of +shop", 80)]
     assert [ada.difference, shop.difference] == pytest.approx([1 / 4, 1 / 3])
-    assert "140 episodes of 2 groups, each compared within itself" in together.sentence
+    assert "140 episodes of 2 groups, compared within each group and each phase of learning" in together.sentence
     assert report.verdict == f"use it: {together.sentence}"
     assert together.sentence in html_of(report)
+
+
+def test_episodes_before_the_trial_are_not_what_guided_ones_are_compared_with(tmp_path: Path) -> None:
+    # The agent has got better by itself since: before 10 % succeeded, in the trial half of both arms.
+    before = episodes("one candidate", 0.1)
+    report = report_of(tmp_path, before, learning("", (40, 20), (40, 20)))
+    (found,) = report.comparisons
+    assert (found.episodes, found.difference) == (80, 0.0)
+    assert report.verdict.startswith("not shown to help")
 
 
 def test_a_group_without_unguided_episodes_borrows_none(tmp_path: Path) -> None:
@@ -148,9 +158,12 @@ def test_a_group_without_unguided_episodes_borrows_none(tmp_path: Path) -> None:
     together, *others = report.comparisons
     bob = next(one for one in others if one.arm == "learned of bob")
     assert (bob.difference, bob.ci95, bob.finding) == (None, None, "too_few")
-    assert "in its group (bob), and other groups' say nothing about it" in bob.sentence
+    assert "in its group (bob) and phase of learning, and others say nothing about it" in bob.sentence
     assert together.difference == pytest.approx(1 / 4)
-    assert "60 episodes; bob left out, without any of one candidate" in together.sentence
+    assert (
+        "60 episodes, compared within each phase of learning; bob left out, without any of one candidate"
+        in together.sentence
+    )
 
     alone = report_of(tmp_path, learning("bob", (100, 100)), learning("ada", (1, 1), (30, 10)))
     assert "use it" not in alone.verdict
