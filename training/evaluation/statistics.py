@@ -114,16 +114,6 @@ def clustered_mean_interval(
     return float(found.low), float(found.high)
 
 
-def clustered_difference(
-    arm: Observations, baseline: Observations, rng: np.random.Generator, *, resamples: int = RESAMPLES
-) -> ClusteredDifference:
-    """Difference of the means of two arms, with tasks resampled as wholes.
-
-    A task that both arms played stays paired; one that only one of them played counts there.
-    """
-    return stratified_difference([(arm, baseline)], rng, resamples=resamples)
-
-
 def stratified_difference(
     strata: Sequence[tuple[Observations, Observations]], rng: np.random.Generator, *, resamples: int = RESAMPLES
 ) -> ClusteredDifference:
@@ -131,32 +121,35 @@ def stratified_difference(
 
     sum_s w_s (mean_s(arm) - mean_s(baseline)) / sum_s w_s, where w_s = n_s(arm) n_s(baseline) / n_s: the weights of
     Mantel and Haenszel, with which it is the arm's coefficient in a regression with a constant for each stratum. A
-    stratum with one arm alone has no weight.
+    stratum with one arm alone has no weight. A task that both arms played stays paired; one that only one of them
+    played counts there.
 
     Args:
         strata: arm and baseline of each, over the same tasks.
     """
-    columns = tuple(np.asarray(one, dtype=np.float64) for pair in strata for side in pair for one in side)
+    columns = np.array([one for pair in strata for side in pair for one in side], dtype=np.float64)
+    tasks = columns.shape[1]
 
-    def difference(*parts: Column, axis: int = -1) -> Column:
-        totals = np.stack([part.sum(axis=axis) for part in parts])
+    def difference(drawn: NDArray[np.int64], axis: int = -1) -> Column:
+        # How often each task was drawn, and so the sums of a resample, without a copy of every column.
+        times = np.stack([np.bincount(one, minlength=tasks) for one in np.atleast_2d(drawn)])
+        totals = columns @ times.T.astype(np.float64)
         sums_a, counts_a, sums_b, counts_b = (totals[place::4] for place in range(4))
         weights = counts_a * counts_b / np.maximum(counts_a + counts_b, 1)
         each = sums_a / np.maximum(counts_a, 1) - sums_b / np.maximum(counts_b, 1)
         # A resample without any task of an arm is too rare to matter, but must not be a NaN.
         found: Column = (weights * each).sum(axis=0) / np.maximum(weights.sum(axis=0), _LEAST)
-        return found
+        return found if drawn.ndim > 1 else found[0]
 
-    observed = float(difference(*columns))
-    if len(columns[0]) < 2:
+    observed = float(difference(np.arange(tasks)))
+    if tasks < 2:
         return ClusteredDifference(observed, (observed, observed), 0.0)
     found = scipy.stats.bootstrap(
-        columns,
+        (np.arange(tasks),),
         difference,
-        paired=True,
         vectorized=True,
         n_resamples=resamples,
-        batch=_batch(len(columns[0]) * len(strata)),
+        batch=_batch(tasks),
         method="percentile",
         rng=rng,
     )

@@ -202,7 +202,7 @@ def _compare(columns: Columns, among: Mask, arm: str, baseline: str, label: str)
     if within:
         counted += f", compared within {' and '.join(within)}"
     if alone:
-        counted += f"; {_names(alone)} left out, without any of {baseline}"
+        counted += f"; {_names(alone)} left out, having no episode of {baseline}"
     if not enough and columns.same_tasks:
         counted = f"{FEWEST_EPISODES} episodes ({counted})"
     elif not enough:

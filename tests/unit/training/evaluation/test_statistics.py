@@ -9,7 +9,6 @@ from hypothesis import strategies as st
 
 from qguide.training.evaluation.statistics import (
     bootstrap_interval,
-    clustered_difference,
     clustered_mean_interval,
     sign_flip_p_value,
     stratified_difference,
@@ -85,7 +84,7 @@ def test_a_gain_on_every_task_is_certain_however_much_tasks_differ() -> None:
     baseline = [0.0, 1.0, 2.0, 3.0, 4.0]
     arm = [one + 0.4 for one in baseline]
     counts = [4.0] * 5
-    found = clustered_difference((arm, counts), (baseline, counts), np.random.default_rng(0))
+    found = stratified_difference([((arm, counts), (baseline, counts))], rng())
     assert found.difference == pytest.approx(0.1)
     assert found.interval == pytest.approx((0.1, 0.1))
     assert found.standard_error == pytest.approx(0.0)
@@ -94,7 +93,7 @@ def test_a_gain_on_every_task_is_certain_however_much_tasks_differ() -> None:
 def test_arms_of_different_tasks_are_not_paired() -> None:
     counts_a, counts_b = [1.0] * 20 + [0.0] * 20, [0.0] * 20 + [1.0] * 20
     sums_a, sums_b = [0.0, 1.0] * 10 + [0.0] * 20, [0.0] * 20 + [0.0, 1.0] * 10
-    found = clustered_difference((sums_a, counts_a), (sums_b, counts_b), np.random.default_rng(0))
+    found = stratified_difference([((sums_a, counts_a), (sums_b, counts_b))], rng())
     assert found.difference == 0
     # Two means of 20 coin flips: the root of 2 * 0.25 / 20.
     assert found.standard_error == pytest.approx(0.158, rel=0.1)
@@ -122,7 +121,6 @@ def test_an_arm_with_more_of_the_easy_stratum_is_no_better() -> None:
     found = stratified_difference(strata, rng(), resamples=200)
     assert found.difference == pytest.approx(0)
     assert found.interval == pytest.approx((0, 0)), "each task is played by both arms, with the same outcome"
-    together = clustered_difference(
-        (twice[0] + hard, twice[2] + ones), (easy + twice[1], ones + twice[2]), rng(), resamples=200
-    )
+    one = ((twice[0] + hard, twice[2] + ones), (easy + twice[1], ones + twice[2]))
+    together = stratified_difference([one], rng(), resamples=200)
     assert together.difference == pytest.approx(1 / 9)

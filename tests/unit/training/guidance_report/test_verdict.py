@@ -161,7 +161,7 @@ def test_a_group_without_unguided_episodes_borrows_none(tmp_path: Path) -> None:
     assert "in its group (bob) and phase of learning, and others say nothing about it" in bob.sentence
     assert together.difference == pytest.approx(1 / 4)
     assert (
-        "60 episodes, compared within each phase of learning; bob left out, without any of one candidate"
+        "60 episodes, compared within each phase of learning; bob left out, having no episode of one candidate"
         in together.sentence
     )
 
