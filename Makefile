@@ -59,8 +59,8 @@ engines := $(VENV)/.installed-alfworld $(VENV)/.installed-sciworld $(VENV)/.inst
 test: setup $(VENV)/.installed-dev $(engines) ## the test suite, but for what is slow
 	QGUIDE_REDIS_SERVER=$(redis) $(pytest) -m 'not slow' $(PYTEST_ARGS)
 
-test-slow: setup $(VENV)/.installed-dev $(VENV)/.installed-sciworld ## what `make test` leaves out as slow; with npm the TypeScript client
-	$(pytest) -m slow $(PYTEST_ARGS)
+test-slow: setup $(VENV)/.installed-dev $(engines) ## what `make test` leaves out as slow; with npm the TypeScript client
+	QGUIDE_REDIS_SERVER=$(redis) $(pytest) -m slow $(PYTEST_ARGS)
 
 test-all: setup $(VENV)/.installed-dev $(engines) ## both at once: tests are collected once, and no core waits in between
 	QGUIDE_REDIS_SERVER=$(redis) $(pytest) $(PYTEST_ARGS)
