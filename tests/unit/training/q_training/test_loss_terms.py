@@ -1,24 +1,14 @@
 """The loss of a QNet, by hand."""
 
-from pathlib import Path
-
 import pytest
 import torch
 
-from qguide.qnet.models.checkpoint import load_policy
-from qguide.training.jobs.sft import run_sft
-from qguide.training.optimization.options import Optimization
 from qguide.training.optimization.packed_trees import PackedTree, QPlace, pack_tree
 from qguide.training.q_training.loss_terms import QNetLossOptions, RankingLoss, hl_gauss_error, tree_loss
 from qguide.training.q_training.validation import sibling_accuracy
-from tests.support.echo import episode, sft_config, trajectories_in
+from tests.support.echo import episode
 from tests.support.labels import labelled
-
-
-@pytest.fixture
-def trajectories(tmp_path: Path) -> Path:
-    """A run folder with an expert's episodes."""
-    return trajectories_in(tmp_path / "trajectories")
+from tests.support.tiny_models import renderer
 
 
 def test_the_error_of_a_distribution_is_least_at_its_target() -> None:
@@ -35,12 +25,10 @@ def test_the_error_of_a_distribution_is_least_at_its_target() -> None:
         assert mean == pytest.approx(target, abs=0.01)
 
 
-def test_the_loss_of_a_perfect_qnet_is_zero_and_of_a_wrong_order_is_not(tmp_path: Path, trajectories: Path) -> None:
-    run_sft(sft_config(trajectories, tmp_path / "sft", seed=3))
-    renderer = load_policy(tmp_path / "sft" / "checkpoint").renderer
+def test_the_loss_of_a_perfect_qnet_is_zero_and_of_a_wrong_order_is_not() -> None:
     chats = [(episode("red")[0], episode(said)[1]) for said in ("red", "blue")]
     rows = labelled(*chats, labels={1: 1.0, 2: 0.0})
-    [tree] = pack_tree(renderer, rows, loss_on="last", min_label_margin=0.1, max_length=64, max_tokens=64)
+    [tree] = pack_tree(renderer(), rows, loss_on="last", min_label_margin=0.1, max_length=64, max_tokens=64)
     [(better, worse)] = tree.pairs
 
     def told(of_better: float, of_worse: float) -> torch.Tensor:
@@ -55,13 +43,11 @@ def test_the_loss_of_a_perfect_qnet_is_zero_and_of_a_wrong_order_is_not(tmp_path
     assert sibling_accuracy([(told(0.2, 0.2), tree)]) == (0.5, 0.5, 1)
 
 
-def test_progress_is_the_difference_to_the_action_before(tmp_path: Path, trajectories: Path) -> None:
-    run_sft(sft_config(trajectories, tmp_path / "sft", optimization=Optimization(epochs=1)))
-    renderer = load_policy(tmp_path / "sft" / "checkpoint").renderer
+def test_progress_is_the_difference_to_the_action_before() -> None:
     ask, red = episode("red")[:2]
     chats = [(ask, red, ask, episode(said)[1]) for said in ("red", "blue")]
     rows = labelled(*chats, labels={1: 0.5, 2: 1.0, 3: 0.25}, target="td")
-    [tree] = pack_tree(renderer, rows, loss_on="last", min_label_margin=0.1, max_length=64, max_tokens=64)
+    [tree] = pack_tree(renderer(), rows, loss_on="last", min_label_margin=0.1, max_length=64, max_tokens=64)
     # The label of node 1 is in the first path alone, but it comes before both of its children.
     [(win, before), (lose, same)] = tree.successions
     assert before == same

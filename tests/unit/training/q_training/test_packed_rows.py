@@ -136,7 +136,7 @@ def test_a_training_that_holds_no_tree_ends_with_the_same_weights(
             ranking_weight=1.0,
             validation_fraction=0.2,
             augmentation=augmentation,
-            optimization=QNetOptimization(epochs=2, batch_tokens=80, micro_batch_tokens=80),
+            optimization=QNetOptimization(epochs=1, batch_tokens=80, micro_batch_tokens=80),
         )
         run_train_qnet(config)
         return (tmp_path / name / "checkpoint" / "model.safetensors").read_bytes()
