@@ -62,7 +62,7 @@ def test_sft_learns_to_answer_and_qnet_learns_to_rank(tmp_path: Path, trajectori
         loss_on="last",
         ranking_weight=0.1,
         validation_fraction=0.2,
-        optimization=QNetOptimization(lr=3e-3, epochs=5, batch_tokens=40, micro_batch_tokens=40),
+        optimization=QNetOptimization(lr=3e-3, epochs=8, batch_tokens=40, micro_batch_tokens=40),
     )
     manifest = run_train_qnet(config)
     assert manifest.metrics["sibling_accuracy"] == 1.0
