@@ -145,7 +145,7 @@ def generated_games_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-@pytest.fixture(scope="session", params=["generated", "real"])
+@pytest.fixture(scope="session", params=["generated", pytest.param("real", marks=pytest.mark.slow)])
 def games_dir(request: pytest.FixtureRequest) -> Path:
     """Generated games, and the real ones where QGUIDE_DATA has them."""
     folder: Path = request.getfixturevalue(f"{request.param}_games_dir")

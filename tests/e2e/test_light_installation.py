@@ -117,6 +117,7 @@ def test_a_trunk_on_a_server_is_read_without_torch(tmp_path: Path) -> None:
         assert len(set(q_values(url))) == 2
 
 
+@pytest.mark.slow
 def test_a_classifier_on_a_server_is_read_without_torch(tmp_path: Path) -> None:
     folder = save_classifier(tmp_path / "classifier")
     with (

@@ -45,7 +45,7 @@ SMALLEST: dict[str, tuple[str, ...]] = {
     "groups": ("decisions.max_steps=2", "decisions.horizon=3", "decisions.valued_share=1.0"),
     "label": (),
     "pairs": (),
-    "rro": ("rising.stop=never", "rising.max_draws=2", "rewards.rollouts=1", "rewards.max_steps=6"),
+    "rro": ("rising.stop=never", "rising.max_draws=2", "rewards.rollouts=1", "rewards.max_steps=10"),
     "ipr": ("rewards.rollouts=1", "rewards.max_steps=6", "contrast.tau=0.0"),
     "train-qnet": (*TRAINED, "head_width=8", "validation_fraction=0.0"),
     "train-dpo": (*TRAINED, "validation_fraction=0.0"),

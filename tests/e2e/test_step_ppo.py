@@ -118,6 +118,7 @@ def test_trl_trains_a_policy_that_our_jobs_read(url: str, states: list[list[dict
     assert_trained(tmp_path / "policy", states[0][0]["content"])
 
 
+@pytest.mark.slow
 def test_trl_trains_a_policy_by_the_outcomes_of_whole_episodes(tmp_path: Path) -> None:
     (tmp_path / "parity.py").write_text(PARITY)
     environment = {"name": "parity:Parity", "count": 2}

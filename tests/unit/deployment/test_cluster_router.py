@@ -21,7 +21,7 @@ CONFIGURATION = Path(__file__).parents[3] / "docker" / "cluster" / "router.conf"
 NGINX = shutil.which("nginx") or shutil.which("nginx", path="/usr/sbin:/usr/local/sbin") or ""
 SERVER_LINE = re.compile(r"server replica-\d:8000 (.*;)")
 LISTEN = "listen 8000;"
-REPLICAS, EPISODES, STEPS = 4, 24, 8
+REPLICAS, EPISODES, STEPS = 4, 16, 5
 LEAST_SHARE = 0.95
 
 pytestmark = pytest.mark.skipif(not NGINX, reason="no nginx; install it (Debian: apt-get install nginx-light)")

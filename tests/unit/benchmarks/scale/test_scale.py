@@ -138,6 +138,7 @@ def test_a_file_that_holds_no_costs_is_refused(tmp_path: Path) -> None:
     assert "holds no costs of a step" in " ".join(done.output.split())
 
 
+@pytest.mark.slow
 def test_costs_are_measured_by_playing_the_embedded_models() -> None:
     costs = measure_costs(episodes=2, threads=1)
     assert len(costs.steps) == 2

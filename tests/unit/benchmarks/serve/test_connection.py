@@ -27,7 +27,7 @@ async def test_a_late_answer_is_not_taken_for_the_next_requests() -> None:
     server = await asyncio.start_server(answer, "127.0.0.1", 0)
     async with server:
         port = server.sockets[0].getsockname()[1]
-        connection = Connection(f"http://127.0.0.1:{port}", timeout_s=5.0)
+        connection = Connection(f"http://127.0.0.1:{port}", timeout_s=1.0)
         with pytest.raises(TimeoutError):
             await connection.post("/slow", b"first")
         late.set()

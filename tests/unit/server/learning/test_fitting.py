@@ -40,7 +40,10 @@ def test_no_episodes_are_not_all_episodes(tmp_path: Path) -> None:
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="memory is limited on Linux alone")
-@pytest.mark.parametrize("memory_mb", [64, 256], ids=["to start", "to load its libraries"])
+@pytest.mark.parametrize(
+    "memory_mb",
+    [pytest.param(64, id="to start", marks=pytest.mark.slow), pytest.param(256, id="to load its libraries")],
+)
 def test_a_fit_without_enough_memory_says_so(tmp_path: Path, memory_mb: int) -> None:
     progress = Progress(Rules())
     progress.apply(EpisodeLine(episode="a", outcome=1, arm=None))

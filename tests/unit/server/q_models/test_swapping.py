@@ -214,9 +214,9 @@ async def test_a_request_ends_with_the_version_it_began_with_and_then_its_cache_
 
 
 async def test_a_cache_goes_even_where_the_device_outlasts_the_request() -> None:
-    async with gated(timeout_s=4.0) as (scorer, models, thread):
+    async with gated(timeout_s=1.0) as (scorer, models, thread):
         store = scorer._packed.store
-        with models.hold("old") as held, pytest.raises(ScorerUnavailableError, match=r"4\.0 s"):
+        with models.hold("old") as held, pytest.raises(ScorerUnavailableError, match=r"1\.0 s"):
             await held.score(REQUEST)
         assert scorer.entered.is_set()
         models.drop("old@1")
