@@ -170,6 +170,7 @@ def test_an_implicit_q_guides_where_a_qnet_does(trained: Path, tmp_path: Path) -
     assert {row["method"] for row in results["rows"]} == {"q-guided"}
 
 
+@pytest.mark.slow
 def test_pairs_of_step_rewards_train_the_next_agent(trained: Path, tmp_path: Path) -> None:
     for job, text in (("rro", RRO), ("ipr", IPR), ("train-dpo", TRAIN_MIXTURE)):
         run_job(trained, job, text)
@@ -198,6 +199,7 @@ def test_labels_are_made_again_with_the_values_of_the_model_before(trained: Path
     assert result.exit_code == 0, result.output
 
 
+@pytest.mark.slow
 def test_values_of_searched_states_choose_among_trajectories(trained: Path, tmp_path: Path) -> None:
     search = EXPLORE.replace("/trees", "/searches").replace('expert = ["{runs}/expert"]\n', "")
     search = search.replace("[environment]", 'strategy = "mcts"\n[environment]')
