@@ -1,6 +1,7 @@
 """The measurement of learning, with a server and both SDKs."""
 
 from pathlib import Path
+from typing import get_args
 
 import pytest
 
@@ -10,7 +11,9 @@ from qguide.training.learning.sources import read_learnable
 from qguide.training.recordings.fields import Fields
 
 
-@pytest.mark.parametrize(("environment", "agent"), [("errands", "openai"), ("search", "anthropic")])
+@pytest.mark.parametrize(
+    ("environment", "agent"), [("errands", "openai"), pytest.param("search", "anthropic", marks=pytest.mark.slow)]
+)
 def test_an_agent_plays_at_a_server_and_posts_its_outcomes(tmp_path: Path, environment: str, agent: AgentName) -> None:
     pytest.importorskip(agent)
     config = CurveBench(output=tmp_path / "curve.json", episodes=4, delay_s=0)
@@ -21,12 +24,12 @@ def test_an_agent_plays_at_a_server_and_posts_its_outcomes(tmp_path: Path, envir
     assert sum(map(len, lines)) == 4, "each episode was recorded with its outcome"
 
 
-@pytest.mark.parametrize("agent", ["openai", pytest.param("anthropic", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("agent", get_args(AgentName))
 def test_what_an_agent_tells_of_its_earnings_is_learned_from_and_is_no_part_of_the_outcome(
     tmp_path: Path, agent: AgentName
 ) -> None:
     pytest.importorskip(agent)
-    config = CurveBench(output=tmp_path / "c.json", episodes=4, delay_s=0, tell_earned=True)
+    config = CurveBench(output=tmp_path / "c.json", episodes=4, in_process=True, tell_earned=True)
     row = play_row(Plan("crafting", agent, 0, learns=True), config, tmp_path)
     fields = Fields(default_reward=0.0)
     folder = tmp_path / "episodes"

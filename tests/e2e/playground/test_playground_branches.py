@@ -5,6 +5,7 @@ import zlib
 from base64 import urlsafe_b64decode, urlsafe_b64encode
 from typing import Any
 
+import pytest
 from selenium.webdriver.common.keys import Keys
 
 from tests.e2e.playground.conftest import EVIL, REPLIES, Page
@@ -66,6 +67,7 @@ def test_another_candidate_is_taken_after_undo_and_both_branches_stay(page: Page
     assert page.console() == []
 
 
+@pytest.mark.slow
 def test_turns_that_were_edited_are_another_beginning(page: Page) -> None:
     start = page.turns
     page.act()
@@ -78,6 +80,7 @@ def test_turns_that_were_edited_are_another_beginning(page: Page) -> None:
     assert page.turns == start
 
 
+@pytest.mark.slow
 def test_a_reload_keeps_the_episode_and_what_was_typed(page: Page) -> None:
     page.act()
     take(page, EVIL, action="open")

@@ -84,6 +84,7 @@ def test_what_is_copied_as_typescript_asks_for_the_same(page: Page, tmp_path: Pa
     assert asked == {"url": page.root, **page.copied()}
 
 
+@pytest.mark.slow
 def test_a_key_is_a_variable_of_every_language(driver: Any, tmp_path: Path) -> None:
     key = create_key(tmp_path / "keys.json", "ada")
     settings = FAKES.model_copy(update={"keys_file": tmp_path / "keys.json"})
@@ -162,6 +163,7 @@ def page_of_two(driver: Any) -> Any:
         yield Page(driver, url)
 
 
+@pytest.mark.slow
 def test_two_q_models_stand_side_by_side(driver: Any, page_of_two: Page) -> None:
     page = page_of_two.open()
     Select(page["act-form"].find_element("name", "compare")).select_by_value("other")

@@ -57,6 +57,7 @@ def test_the_curve_and_the_sentence_are_shown_and_orders_obeyed(learning: Page) 
     page.until(lambda: "nothing can be promoted" in page.text("order-error"))
 
 
+@pytest.mark.slow
 def test_another_key_sees_no_orders_and_no_groups(driver: Any, tmp_path: Path) -> None:
     keys = tmp_path / "keys.json"
     plain, root = create_key(keys, "ada"), create_key(keys, "root", admin=True)

@@ -121,6 +121,7 @@ def test_a_difference_is_told_with_how_sure_it_is(page: Page) -> None:
     ]
 
 
+@pytest.mark.slow
 def test_a_game_forks_where_q_overrules_the_greedy_reply(page_of_race: Page) -> None:
     page = page_of_race
     page["tab-play"].click()

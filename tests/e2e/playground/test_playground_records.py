@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import pytest
 from selenium.webdriver.common.keys import Keys
 from selenium.webdriver.support.ui import Select
 
@@ -119,6 +120,7 @@ def test_recorded_episodes_are_read_here_and_broken_lines_are_told(page: Page, t
     assert page.texts("#tree-list code") == ["look", "look", "look"]
 
 
+@pytest.mark.slow
 def test_the_files_opened_last_are_shown_and_can_be_opened_again(page: Page, tmp_path: Path) -> None:
     page.open("#records")
     slow = written(tmp_path / "slow.jsonl", [offer(1), offer(2), JUDGED])
@@ -178,6 +180,7 @@ def choice(number: int, *, by_q: int, by_rule: int) -> dict[str, Any]:
     }
 
 
+@pytest.mark.slow
 def test_candidates_of_real_llms_are_shown_with_what_q_took_and_what_was_right(page: Page, tmp_path: Path) -> None:
     page.open("#records")
     rows = [choice(1, by_q=0, by_rule=0), choice(2, by_q=0, by_rule=1), choice(3, by_q=1, by_rule=0) | {"by_q": [2]}]

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import pytest
 from selenium.webdriver.common.keys import Keys
 
 from qguide.qnet.errors import ScorerUnavailableError
@@ -72,6 +73,7 @@ def test_a_key_is_asked_for_kept_in_the_tab_and_never_copied(driver: Any, tmp_pa
         assert page.run("sessionStorage.getItem('qguide.key')") is None
 
 
+@pytest.mark.slow
 def test_of_two_keys_the_later_one_decides_what_is_shown(driver: Any, tmp_path: Path) -> None:
     keys_file = tmp_path / "keys.json"
     key = create_key(keys_file, "ada")

@@ -4,6 +4,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+import pytest
 from pydantic import BaseModel
 from selenium.webdriver.support.ui import Select
 
@@ -86,12 +87,14 @@ def test_a_tree_is_drawn_with_the_searchs_values_and_its_labels(page: Page, tmp_
     assert page.console() == []
 
 
+@pytest.mark.slow
 def test_labels_alone_are_a_tree(page: Page, tmp_path: Path) -> None:
     opened(page, written(tmp_path / "rows.jsonl", LABELS), status="0 episodes, 1 tree.")
     assert rows(page)[:2] == ["go to desk 1 expert label 0.810", "take mug 1 ends, reward 1.00 label 0.900"]
     assert page["tree-first"].get_attribute("textContent") == FIRST
 
 
+@pytest.mark.slow
 def test_decision_groups_are_a_path_with_its_other_candidates(page: Page, tmp_path: Path) -> None:
     file = written(tmp_path / "rows.jsonl", GROUPS, TREE)
     opened(page, file, status="0 episodes, 2 trees.")

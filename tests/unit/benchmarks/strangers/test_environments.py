@@ -89,14 +89,14 @@ def test_its_mock_makes_mistakes_of_every_kind(stranger: Stranger) -> None:
     mock = stranger.policy()
     assert isinstance(mock, MockPolicy)
     made = Counter[str]()
-    for episode in played(stranger, stranger.suite(new=False), mock, times=10):
+    for episode in played(stranger, stranger.suite(new=False), mock, times=5):
         for number, step in enumerate(episode.steps):
             history = episode.chat.history(episode.first_observation, episode.steps[:number])
             options = merged(mock.options(history))
             kinds = {reply_key(option.reply): option.mistake for option in options}
             made[kinds[reply_key(step.message)]] += 1
     assert set(made) == set(get_args(Mistake))
-    assert min(made.values()) >= 5
+    assert min(made.values()) >= 2
 
 
 @own
