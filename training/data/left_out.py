@@ -23,11 +23,6 @@ class LeftOut(NamedTuple):
     tasks: int = 0
     of: int = 0
 
-    @property
-    def share(self) -> float:
-        """Share of all tasks."""
-        return self.tasks / self.of if self.tasks else 0.0
-
     def __str__(self) -> str:
         return f"{self.tasks:,} of {self.of:,} tasks failed because replays differ, and chance chose the others"
 
@@ -39,12 +34,13 @@ class LeftOut(NamedTuple):
 
 def left_out_of(sources: Iterable[Path]) -> LeftOut:
     """Tasks left out of run folders, or of files in them, all together."""
-    found = [_of_folder(source) for source in sources if not address_of(source)]
+    folders = (source if source.is_dir() else source.parent for source in sources if not address_of(source))
+    found = [_of_folder(folder) for folder in {folder.resolve() for folder in folders}]
     return LeftOut(sum(one.tasks for one in found), sum(one.of for one in found))
 
 
-def _of_folder(source: Path) -> LeftOut:
-    metrics = RunFolder(source if source.is_dir() else source.parent).metrics
+def _of_folder(folder: Path) -> LeftOut:
+    metrics = RunFolder(folder).metrics
     if not metrics.is_file():
         return LeftOut()
     lines = metrics.read_bytes().splitlines()

@@ -23,7 +23,7 @@ from qguide.qnet.errors import ConfigError
 from qguide.qnet.models.checkpoint import save_checkpoint
 from qguide.qnet.models.hub import model_folder
 from qguide.qnet.models.loading import load_renderer
-from qguide.qnet.models.manifest import Manifest
+from qguide.qnet.models.manifest import Licence, Manifest
 from qguide.qnet.models.match_features import HeadFeatures
 from qguide.qnet.models.qnet import QNet
 from qguide.qnet.models.qnet_config import DEFAULT_RANGE, PAPER_HEAD_WIDTH, HeadKind
@@ -197,7 +197,6 @@ class QNetObjective(Objective[QNet]):
     def save(self, model: QNet, figures: Mapping[str, float], assessed: Assessment) -> Manifest:
         """See `Objective`."""
         config = self.config
-        judges = [*config.held_back_groups, *config.held_back_labels] or [*config.labels, *config.groups]
         manifest = config.manifest(
             kind="qnet",
             trunk=config.trunk,
@@ -208,7 +207,7 @@ class QNetObjective(Objective[QNet]):
             label_range=self.rows.label_range,
             trunk_sha256=sha256_of_trunk(config.trunk),
             prior=assessed.prior,
-            licence=assessed.licence and judged_by_the_rest(assessed.licence, left_out_of(judges)),
+            licence=assessed.licence and _judged_by_the_rest(assessed.licence, config),
             unjudged="" if assessed.licence else config.unjudged,
         )
         return save_checkpoint(
@@ -218,6 +217,13 @@ class QNetObjective(Objective[QNet]):
             manifest=manifest,
             domain=fit_domain(self._read.states, salt=salt_of(manifest)),
         )
+
+
+def _judged_by_the_rest(licence: Licence, config: TrainQNetConfig) -> Licence:
+    judges, fraction = [*config.held_back_groups, *config.held_back_labels], config.validation_fraction
+    own, every = left_out_of(judges), left_out_of([*judges, *config.labels, *config.groups])
+    judging = own.tasks + fraction * (every.tasks - own.tasks)
+    return judged_by_the_rest(licence, every if fraction else own, judging=judging)
 
 
 def _build_qnet(config: TrainQNetConfig) -> QNet:

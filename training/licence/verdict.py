@@ -37,22 +37,27 @@ def licence_of(evidence: Evidence, credit: Credit | None = None, *, held_back: s
     )
 
 
-def judged_by_the_rest(licence: Licence, left_out: LeftOut) -> Licence:
+def judged_by_the_rest(licence: Licence, left_out: LeftOut, *, judging: float | None = None) -> Licence:
     """The verdict where tasks are left out because their replays differ.
 
     Chance chose the others, so nothing says what the choice gains in these. A licence has to hold even if it lost there
-    as much as an environment's outcomes, which are 0 to 1, can differ: (1 - share) * low - share > 0, where low is
-    the lower end of the gain's interval. What earned more by credit has no such bound.
+    as much as an environment's outcomes, which are 0 to 1, can differ: tasks * low - judging > 0, where low is the lower
+    end of the gain's interval. It is of the tasks with a decision that matters; in the others the choice gains nothing.
+    What earned more by credit has no such bound.
+
+    Args:
+        judging: how many of those left out would have judged, if some would have been trained on; None is all.
     """
     if not left_out.tasks:
         return licence
     reason = f"{licence.reason}; {left_out}"
     if not licence.granted:
         return licence.model_copy(update={"reason": reason})
-    worst = (1 - left_out.share) * licence.gain_interval[0] - left_out.share
-    if licence.decisions < FEWEST_DECISIONS or licence.tasks < FEWEST_TASKS or licence.gain_interval[0] <= 0:
+    low = licence.gain_interval[0]
+    if licence.decisions < FEWEST_DECISIONS or licence.tasks < FEWEST_TASKS or low <= 0:
         return licence.model_copy(update={"granted": False, "reason": f"{reason}, so credit gives no licence"})
-    reason += f", in which its choice may lose as much as an outcome can: at worst its gain is {worst:+.3f}"
+    worst = licence.tasks * low - (left_out.tasks if judging is None else judging)
+    reason += f", in which its choice may lose as much as an outcome can: at worst its gains add up to {worst:+.2f}"
     return licence.model_copy(update={"granted": worst > 0, "reason": reason})
 
 

@@ -112,6 +112,7 @@ def test_siblings_in_held_back_trees_judge_where_there_are_no_groups(
         changes = fields | held_back | {"optimization": optimization, "head_features": "match-1"}
         return run_train_qnet(qnet_config(tmp_path / name, trained_policy, **changes))
 
+    (labels / "metrics.jsonl").write_text('{"replays_differ": 19, "of_tasks": 59}\n')
     judged = trained("fraction", epochs=8, validation_fraction=0.5)
     # These are not judged by what they have learned.
     other = labels_in(tmp_path / "other", range(50, 56))
@@ -126,7 +127,9 @@ def test_siblings_in_held_back_trees_judge_where_there_are_no_groups(
     assert others.licence is not None
     assert (others.licence.granted, others.licence.missing_decisions) == (False, 4)
     assert "3 of 9 tasks failed because replays differ" in others.licence.reason
-    assert "replays" not in judged.licence.reason
+    assert judged.licence.gain_interval[0] == pytest.approx(0.5)
+    assert "19 of 59 tasks failed because replays differ" in judged.licence.reason
+    assert "at worst its gains add up to +0.50" in judged.licence.reason, "half of them would have been trained on"
     assert (unjudged.licence, unjudged.prior) == (None, None)
     assert unjudged.unjudged.startswith("no task was held back; hold back some with validation_fraction (0)")
     with pytest.raises(ConfigError, match="task t0 of held_back_labels"):
