@@ -58,12 +58,12 @@ def test_all_experts_are_trained_and_only_the_chosen_ones_have_activations(tmp_p
 
 
 def test_why_a_trunk_is_not_planned_is_said(tmp_path: Path) -> None:
-    done = planned(tmp_path, config=tiny_config("bailing_hybrid"))
+    done = planned(tmp_path, config=tiny_config("dbrx"))
     assert done.exit_code == 0, done.output
     assert "no more is planned: its layers do not run without weights (" in done.stdout
-    said = re.findall(r"(adapters of rank 16|all weights) +not planned: .* \(RuntimeError: (.*)\)", done.stdout)
+    said = re.findall(r"(adapters of rank 16|all weights) +not planned: .* \((\w+: .*)\)", done.stdout)
     assert len(said) == 2, "each is tried"
-    assert all("shape" in reason for _, reason in said)
+    assert all("nonzero" in reason for _, reason in said)
 
 
 def test_attention_that_names_its_mask_is_planned(tmp_path: Path) -> None:
