@@ -192,7 +192,7 @@ def error_of(failure: Failure) -> Told:
     return failure.status, {"error": failure.message}
 
 
-DIALECT: Final = DialectRoutes(router, re.compile("/api/(?!v1/).*", re.DOTALL), error_of, OllamaErrorBody)
+DIALECT: Final = DialectRoutes(router, re.compile("/api/(?!v1(beta)?/).*", re.DOTALL), error_of, OllamaErrorBody)
 _ERRORS: Final = described_errors(OllamaErrorBody, STATUSES)
 
 

@@ -361,6 +361,8 @@ class Settings(LearningSettings):
     def _metrics_are_public_or_not(self) -> Self:
         if self.public_metrics and self.admin_metrics:
             raise ValueError("public_metrics and admin_metrics are both set; unset one of them")
+        if self.admin_metrics and not self.keys_file:
+            raise ValueError("admin_metrics is set, and without API keys anybody is an admin; set keys_file")
         return self
 
     @model_validator(mode="after")

@@ -41,9 +41,9 @@ def judged_by_the_rest(licence: Licence, left_out: LeftOut, *, judging: float | 
     """The verdict where tasks are left out because their replays differ.
 
     Chance chose the others, so nothing says what the choice gains in these. A licence has to hold even if it lost there
-    as much as an environment's outcomes, which are 0 to 1, can differ: tasks * low - judging > 0, where low is the lower
-    end of the gain's interval. It is of the tasks with a decision that matters; in the others the choice gains nothing.
-    What earned more by credit has no such bound.
+    as much as an environment's outcomes, which are 0 to 1, can differ: tasks * low - judging > 0, where low is the
+    lower end of the gain's interval. It is of the tasks with a decision that matters; in the others the choice gains
+    nothing. What earned more by credit has no such bound.
 
     Args:
         judging: how many of those left out would have judged, if some would have been trained on; None is all.

@@ -43,10 +43,11 @@ class _Request:
 
 @dataclass(slots=True)
 class _Stated:
-    """Rewards and task ids that the spans of one conversation or trace state."""
+    """Rewards, task ids and ids of outcomes that the spans of one conversation or trace state."""
 
     rewards: set[float] = field(default_factory=set)
     task_ids: set[str] = field(default_factory=set)
+    outcome_ids: set[str] = field(default_factory=set)
     flaw: str = ""
 
 
@@ -101,15 +102,15 @@ class _Conversations:
             self._spool.write(_packed(fragment, file, line))
 
     def _note(self, fragment: Fragment, conversation: str) -> None:
-        """Note a reward or a task id for the conversation, or else for the whole trace."""
-        stated = self._stated[conversation or fragment.trace]
-        reward = self._fields.reward and value_at(fragment.attributes, self._fields.reward)
-        task = self._fields.task and value_at(fragment.attributes, self._fields.task)
+        """Note a reward or an id for the conversation, or else for the whole trace."""
+        stated, fields = self._stated[conversation or fragment.trace], self._fields
+        reward = fields.reward and value_at(fragment.attributes, fields.reward)
         try:
             if reward not in (None, ""):
-                stated.rewards.add(to_reward(reward, self._fields.reward))
-            if task not in (None, ""):
-                stated.task_ids.add(to_task_id(task, self._fields.task))
+                stated.rewards.add(to_reward(reward, fields.reward))
+            for place, ids in ((fields.task, stated.task_ids), (fields.outcome, stated.outcome_ids)):
+                if place and (said := value_at(fragment.attributes, place)) not in (None, ""):
+                    ids.add(to_task_id(said, place))
         except RecordError as error:
             stated.flaw = str(error)
 
@@ -155,7 +156,10 @@ class _Conversations:
             if one.flaw:
                 raise RecordError(one.flaw)
         task_id = next((min(one.task_ids) for one in stated if one.task_ids), "")
-        reward = self._reward(stated, task_id, *(name.removeprefix(_NAMED) for name in names))
+        ids = [task_id, *(name.removeprefix(_NAMED) for name in names)]
+        if self._fields.outcome:
+            ids = sorted(set().union(*(one.outcome_ids for one in stated)))
+        reward = self._reward(stated, *ids)
         return build_episode(history, reward=reward, task_id=task_id, source=requests[-1].agent)
 
     def _reward(self, stated: Sequence[_Stated], *ids: str) -> float:
@@ -173,7 +177,7 @@ class _Conversations:
                 return self._fields.outcomes[name]
         if self._fields.default_reward is not None:
             return self._fields.default_reward
-        listed = ", ".join(repr(name[:80]) for name in ids if name)
+        listed = ", ".join(repr(name[:80]) for name in ids if name) or f"its spans, which lack {self._fields.outcome!r}"
         lacking = f"none of its spans has the attribute {self._fields.reward!r}" if self._fields.reward else ""
         unlisted = f"the outcomes list none of {listed}" if self._fields.outcomes else ""
         raise RecordError(", and ".join(filter(None, (lacking, unlisted))))

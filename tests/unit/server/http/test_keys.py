@@ -179,6 +179,8 @@ def test_another_key_is_in_the_metrics_only_for_admins_and_prometheus(serve: Ser
         assert 'key="ada"' in closed.get("/metrics", headers=bearer(keys[name])).text
     with pytest.raises(ValidationError, match="public_metrics and admin_metrics"):
         Settings(policy=SCRIPTED, public_metrics=True, admin_metrics=True)
+    with pytest.raises(ValidationError, match="without API keys"):
+        Settings(policy=SCRIPTED, admin_metrics=True)
 
 
 def test_the_operators_routes_want_an_admins_key(serve: Serve, keys_file: Path) -> None:

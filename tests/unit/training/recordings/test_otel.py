@@ -258,3 +258,12 @@ def test_outcomes_are_listed_by_trace_or_conversation(tmp_path: Path) -> None:
     episodes, (bad,) = read(tmp_path, lines, fields=fields)
     assert [episode.reward for episode in episodes] == [1.0, 0.5]
     assert "'t3'" in bad.reason
+
+
+def test_outcomes_are_listed_by_an_attribute_of_a_span(tmp_path: Path) -> None:
+    fields = Fields(task="task", outcome="run", outcomes={"7": 1.0, "t2": 0.5, "same": 0.25})
+    ran = {"task": "same", "run": 7}
+    lines = export(span(1, FIRST | ran), span(2, FIRST | {"task": "same"}, trace="t2"))
+    [episode], (bad,) = read(tmp_path, lines, fields=fields)
+    assert (episode.task_id, episode.reward) == ("same", 1.0)
+    assert "lack 'run'" in bad.reason
