@@ -339,15 +339,18 @@ def test_a_policy_whose_actor_is_killed_draws_in_a_new_one_what_it_draws_here(po
     here = build_policy(EMBEDDED, Inference(threads=1), CorridorConfig(count=1))
     history = (Message("user", "You are in the middle of a room."),)
     request = SampleRequest(history, 3, Sampling(seed=0))
-    [drawn] = policy.sample_batch([request])
-    assert len(drawn) == 3
+    [first] = policy.sample_batch([request])
+    assert len(first) == 3
     victims = worker_processes("ModelActor")
     assert victims
     for victim in victims:
         with suppress(psutil.NoSuchProcess):  # an earlier test's, which Ray has ended
             victim.kill()
             victim.wait(60)
-    assert policy.sample_batch([request]) == [drawn] == here.sample_batch([request])
+    for [drawn] in (policy.sample_batch([request]), here.sample_batch([request])):
+        assert [one.message for one in drawn] == [one.message for one in first]
+        # Sums may be added up in another order in another process.
+        assert [one.logprob for one in drawn] == pytest.approx([one.logprob for one in first], abs=1e-4)
     assert policy.name == here.name
 
 
