@@ -105,6 +105,7 @@ def test_processes_make_equally_many_passes_of_rows(tmp_path: Path) -> None:
         torch.testing.assert_close(ended[name], weight, rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.slow  # `test_resume.py` and `test_launched_processes.py` resume without shards
 @pytest.mark.usefixtures("_fsdp2")
 def test_stopped_and_resumed_uneven_shards_end_bit_equal(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     save = Loop._save

@@ -3,8 +3,6 @@
 import json
 import os
 import signal
-import subprocess
-import sys
 import time
 from collections.abc import Sequence
 from contextlib import closing
@@ -21,14 +19,23 @@ from qguide.qnet.types import Candidate, SampleRequest
 from qguide.training.environments.corridor import CorridorConfig
 from qguide.training.environments.registry import build_suite as build_any_suite
 from qguide.training.environments.registry import environment_config
-from qguide.training.jobs.explore import run_explore
+from qguide.training.jobs.explore import ExploreConfig, run_explore
 from qguide.training.processes.messages import MakeHost, Request, WorkerClosedError, WorkerLostError
 from qguide.training.processes.worker import ProcessWorker
 from qguide.training.workers.config import Workers
 from qguide.training.workers.host import EnvironmentHost, spec_of
 from qguide.training.workers.suite import move_to_workers
+from tests.support.alone import fresh_process
 from tests.support.worker_environments import GATE, make_no_host
 from tests.support.worker_jobs import REPLIES, SUPPORT, explore, killing, lines, run, worker_processes
+
+
+def explore_gated(config: str, gate: str) -> None:
+    """An exploration whose workers wait for a file."""
+    os.environ[GATE] = gate
+    run_explore(
+        ExploreConfig.model_validate_json(config), policy=ScriptedPolicy(REPLIES), console=Console(file=StringIO())
+    )
 
 
 def test_a_killed_job_leaves_no_worker_and_is_resumed(tmp_path: Path) -> None:
@@ -37,20 +44,14 @@ def test_a_killed_job_leaves_no_worker_and_is_resumed(tmp_path: Path) -> None:
     config = explore(tmp_path / "run", environment=environment, workers=Workers(executor="processes"))
     alone = config.model_copy(update={"parallel": 1})
     gate = tmp_path / "gate"
-    job = f"""
-from qguide.qnet.policies.scripted import ScriptedPolicy
-from qguide.training.jobs.explore import ExploreConfig, run_explore
-config = ExploreConfig.model_validate_json({alone.model_dump_json()!r})
-run_explore(config, policy=ScriptedPolicy({REPLIES!r}))
-"""
-    command = [sys.executable, "-c", job]
-    gated = os.environ | {GATE: str(gate)}
-    with subprocess.Popen(command, stderr=subprocess.DEVNULL, env=gated) as process:
-        while len(lines(config.output)) < 3:
-            time.sleep(0.05)
-            assert process.poll() is None
-        workers = psutil.Process(process.pid).children(recursive=True)
-        process.kill()
+    process = fresh_process(explore_gated, alone.model_dump_json(), str(gate))
+    process.start()
+    while len(lines(config.output)) < 3:
+        time.sleep(0.05)
+        assert process.is_alive()
+    workers = psutil.Process(process.pid).children(recursive=True)
+    process.kill()
+    process.join()
     gate.touch()
     assert len(workers) >= 2
     assert psutil.wait_procs(workers, timeout=60)[1] == []

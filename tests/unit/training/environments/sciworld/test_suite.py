@@ -194,6 +194,7 @@ def test_an_unknown_task_is_a_failure_of_the_environment(pool: SimulatorPool) ->
     episode.close()
 
 
+@pytest.mark.slow
 def test_a_lost_simulator_ends_its_episode_and_not_the_next(sciworld_installed: None) -> None:
     pool = SimulatorPool(processes=1)
     episode = SciWorldSuite("smoke", pool, turns=None).make(TASK)
