@@ -126,7 +126,7 @@ async def test_sigterm_lets_a_stream_end(tmp_path: Path) -> None:
     arguments = ("--policy", "embedded")
     variables = {"QGUIDE_DRAIN_DELAY_S": "0", "QGUIDE_HEARTBEAT_S": "0.05"}
     body = stream_of("look") | {"max_tokens": 200, "temperature": 3}
-    body["qguide"] = {"num_candidates": 64}
+    body["qguide"] = {"num_candidates": 24}
     with serving_process(tmp_path, *arguments, environment=variables) as server:
         async with (
             httpx.AsyncClient(base_url=server.url, timeout=END_S) as client,
@@ -138,7 +138,7 @@ async def test_sigterm_lets_a_stream_end(tmp_path: Path) -> None:
             said = [line async for line in lines if line.startswith("data: ")]
         assert answer.status_code == 200
         assert said[-1] == "data: [DONE]"
-        assert len(json.loads(said[-2][len("data: ") :])["qguide"]["q_values"]) == 64
+        assert len(json.loads(said[-2][len("data: ") :])["qguide"]["q_values"]) == 24
         assert server.process.wait(END_S) in (0, -signal.SIGTERM)
 
 
