@@ -217,3 +217,8 @@ def test_an_end_that_is_not_stated_was_cut_short(order: int, terminated: bool | 
     merged = merge_trees([chain(*ON), cut][::order])
     assert [(node.step.reward, node.step.terminated) for node in merged.nodes] == [(0.0, False), (0.0, True)]
     assert [node.step for node in merge_trees([cut, chain(SILENT)][::order]).nodes] == [SILENT]
+
+
+def test_episodes_that_were_cut_short_alike_have_their_mean() -> None:
+    cut = [chain(replace(UNOBSERVED, reward=reward, terminated=None)) for reward in (1.0, 0.0, 0.5)]
+    assert [(node.step.reward, node.count) for node in merge_trees(cut).nodes] == [(0.5, 3)]
