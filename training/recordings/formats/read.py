@@ -119,8 +119,7 @@ class Reading(JobOptions):
         messages_key: the same for the messages.
         outcomes: a JSON file of rewards by task id, or a report with lists such as
             `resolved_ids`, for episodes that state no reward.
-        outcome_key: as `task_key`, for the id by which `outcomes` lists rewards, such as that of a run
-            where a task has several; "" takes the task id.
+        outcome_key: as `task_key`, for the id by which `outcomes` lists rewards, such as a run's; "" takes the task id.
         default_reward: reward of an episode that states none; None refuses it.
         skip_bad: leave out records that hold no episode, in place of refusing the source.
     """

@@ -41,6 +41,10 @@ def test_keys_learn_apart(serve: Serve, settings: Settings, tmp_path: Path) -> N
     groups = client.get("/v1/learning/groups", headers=bearer(root)).json()["groups"]
     assert {one["group"]: one["episodes"] for one in groups} == {"ada": 20, "bob": 10}
 
+    pages = {name: client.get("/metrics", headers=bearer(key)).text for name, key in keys.items()}
+    for named in ('group="ada"', 'q_model="learned@1'):
+        assert (named in pages["ada"], named in pages["bob"]) == (True, False)
+
 
 def test_keys_of_a_group_learn_together(serve: Serve, settings: Settings, tmp_path: Path) -> None:
     keys = [create_key(tmp_path / "keys.json", name) for name in ("ada", "bob")]

@@ -12,6 +12,7 @@ from qguide.qnet.types import Message, ToolCall
 from qguide.training import trajectory
 from qguide.training.algorithms.backups import average_outcome, labels_of_actions
 from qguide.training.algorithms.tree import Tree, branching_fraction, find_child, merge_branch, merge_trees
+from qguide.training.rollouts.episode import Episode
 from qguide.training.trajectory import Step, action_key, text_reply
 
 
@@ -222,3 +223,9 @@ def test_an_end_that_is_not_stated_was_cut_short(order: int, terminated: bool | 
 def test_episodes_that_were_cut_short_alike_have_their_mean() -> None:
     cut = [chain(replace(UNOBSERVED, reward=reward, terminated=None)) for reward in (1.0, 0.0, 0.5)]
     assert [(node.step.reward, node.count) for node in merge_trees(cut).nodes] == [(0.5, 3)]
+
+
+@pytest.mark.parametrize("terminated", [True, None, False])
+def test_an_end_of_which_nothing_is_stated_is_an_end_to_all_but_merges(terminated: bool | None) -> None:
+    last = Step("Action: a", "seen", terminated=terminated)
+    assert last.ended == Episode("start", (last,), (), 0).terminated == (terminated is not False)

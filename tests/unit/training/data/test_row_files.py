@@ -55,7 +55,9 @@ def shards(path: Path, rows: list[TreeRow]) -> Path:
 @pytest.mark.parametrize("place", ["here", "there"])
 def test_rows_of_shards_are_those_of_one_file(tmp_path: Path, place: str) -> None:
     rows = list(read_rows(corpus(tmp_path / "whole", 10), TreeRow))
-    rows[-1] = rows[-1].model_copy(update={"values": {"mcts": (0.5, None, 1.0)}})
+    *before, last = rows[-1].nodes
+    nodes = (*before, last.model_copy(update={"terminated": None}))
+    rows[-1] = rows[-1].model_copy(update={"values": {"mcts": (0.5, None, 1.0)}, "nodes": nodes})
     folder = shards(tmp_path / "shards" if place == "here" else ADDRESS, rows)
     assert list(read_rows(folder, TreeRow)) == rows
     store = RowStore(TreeRow)
