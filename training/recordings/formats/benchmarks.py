@@ -22,7 +22,10 @@ GREETINGS: Final = "greetings of the agent before the user's first message"
 USERS_CALLS: Final = "calls of the simulated user's own tools, and their results"
 _GRADES: Final = {"C": 1.0, "P": 0.5, "I": 0.0, "N": 0.0}
 """Inspect's grades: correct, partly, incorrect, no answer."""
-_LIMITED: Final = ("max_steps", "too_many_errors", "timeout")
+_LIMITED: Final = (
+    *("max_steps", "too_many_errors", "timeout", "context_window_exceeded"),
+    *("agent_error", "user_error", "infrastructure_error", "unexpected_error"),
+)
 
 
 _SIMULATIONS: Final = "simulations"
@@ -209,8 +212,8 @@ def inspect_records(record: Record) -> Iterator[Record]:
 
 
 def _ended(status: object, *, cut: Collection[object]) -> bool | None:
-    """False of an episode that was cut off; None if the recording has no status."""
-    return None if status is None else status not in cut
+    """False of an episode that was cut off; None if the recording has no status, or one that says nothing."""
+    return None if status in (None, "unset", "unknown") else status not in cut
 
 
 def graded(value: object) -> object:
@@ -222,6 +225,11 @@ def graded(value: object) -> object:
 
 _LOGS: Final = "agent-logs"
 _EPISODES: Final = "episode-*"
+_FAILED: Final = (
+    *("agent_timeout", "context_length_exceeded", "output_length_exceeded"),
+    *("agent_installation_failed", "fatal_llm_parse_error", "unknown_agent_error"),
+)
+"""Failures of the agent; those of the tests come after it has ended."""
 _SCREEN: Final = 8_000
 """Characters of a terminal that are read, from its end: where the tests have not run yet."""
 
@@ -260,7 +268,7 @@ def trial_records(record: Record) -> Iterator[Record]:
         "messages": turns,
         "reward": None if record["is_resolved"] is None else float(record["is_resolved"]),
         "task_id": record["task_id"],
-        "terminated": _ended(record.get("failure_mode"), cut=("agent_timeout",)),
+        "terminated": _ended(record.get("failure_mode"), cut=_FAILED),
     }
 
 
