@@ -207,6 +207,7 @@ def test_a_hosted_model_can_draw_from_the_file_alone(monkeypatch: pytest.MonkeyP
     for name, value in example:
         assert name in passed_on
         monkeypatch.setenv(name, value.strip("'"))
+    monkeypatch.setenv("QGUIDE_KEYS_FILE", passed_on["QGUIDE_KEYS_FILE"])
     settings = Settings()
     upstream = settings.upstreams[settings.policy]
     assert upstream.url.host == "api.openai.com"
