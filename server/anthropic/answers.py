@@ -58,7 +58,10 @@ class MessageUsage(BaseModel):
 
 
 class AnthropicMessage(BaseModel):
-    """Anthropic's message with the best candidate as its content, and the guidance."""
+    """Anthropic's message with the best candidate as its content, and the guidance.
+
+    An upstream of this dialect answers with its own content, which may have Anthropic's other blocks and reasons, too.
+    """
 
     id: str
     type: Literal["message"]
@@ -164,4 +167,7 @@ class MessageEvent(
         ]
     ]
 ):
-    """One event of a streamed message, by its type; an `error` is the last one."""
+    """One event of a streamed message, by its type; an `error` is the last one.
+
+    An upstream of this dialect answers with its own content, which may have Anthropic's other blocks, too.
+    """
