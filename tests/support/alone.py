@@ -30,6 +30,7 @@ _FRESH: Final = get_context("forkserver")
 _FRESH.set_forkserver_preload(
     [
         *("pytest", "tests.conftest", "tests.support.trainings"),
+        "torch._dynamo",  # the first optimizer of a process imports it
         *("qguide.cli", "qguide.server.app", "qguide.server.q_models.local_models"),
         *("transformers.models.llama.modeling_llama", "transformers.tokenization_utils_tokenizers"),
     ]
