@@ -18,7 +18,7 @@ _OF: Final = "of_tasks"
 
 
 class LeftOut(NamedTuple):
-    """Number of tasks whose replays differed at least once, of all tasks."""
+    """Number of tasks whose replays differed at least once, of these and all that were played to their ends."""
 
     tasks: int = 0
     of: int = 0

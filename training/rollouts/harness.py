@@ -148,6 +148,7 @@ class Rollouts:
     _branching: BranchingChoice | None = None
     _had_rows: bool = False
     _differing: set[str] = field(default_factory=set)
+    _played: set[str] = field(default_factory=set)
     _gpus: float = 0.0
     _rows: JsonlWriter | None = None
     _bar: ProgressBar | None = None
@@ -181,6 +182,7 @@ class Rollouts:
         failed = {row["task_id"] for row in failures}
         # One that plays to its end in a later start does so by luck, which is a bias, too.
         self._differing = {row["task_id"] for row in failures if DIFFER in row}
+        self._played = {task.id for task in self.suite.tasks if task.id in done}
         waiting.sort(key=lambda task: task.id in failed)  # stable: otherwise in the suite's order
         total = rows_per_task * len(self.suite.tasks)
         if rows_written is None:
@@ -191,7 +193,7 @@ class Rollouts:
             "scorer": scorer,
             "parallel": self.config.parallel,
             "environment_threads": self._environment_threads,
-            "on_done": lambda task_id, value, timings: None,
+            "on_done": lambda task_id, value, timings: self._played.add(task_id),
         }
         with self._telling_lost_workers(), JsonlWriter(path) as self._rows, bar as self._bar:
             if is_any_hosted(policy):
@@ -216,6 +218,7 @@ class Rollouts:
                 f"{self.job}: ended by {reason}; what is played is kept, and a start with more goes on", markup=False
             )
         if self._differing:
+            self.metrics.write(self._left_out.figures)
             console.print(
                 f"{self.job}: {self._left_out}, so their outcomes are biased; set branching to "
                 '"snapshot" or "none", and play into another output',
@@ -318,7 +321,7 @@ class Rollouts:
 
     @property
     def _left_out(self) -> LeftOut:
-        return LeftOut(len(self._differing), len(self.suite.tasks))
+        return LeftOut(len(self._differing), len(self._differing | self._played))
 
     @property
     def _environment_threads(self) -> int:

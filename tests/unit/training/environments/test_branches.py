@@ -36,13 +36,17 @@ def table(kind: str, **fields: object) -> Any:
     return environment_config(values | fields)
 
 
-def explore(output: Path, kind: str, **fields: object) -> tuple[list[TreeRow], str]:
+def explore(
+    output: Path, kind: str, *, calls: int | None = None, parallel: int = 64, **fields: object
+) -> tuple[list[TreeRow], str]:
     """The trees of a kind of lamp, and what the job said."""
     shown = StringIO()
     run_explore(
         ExploreConfig(
             output=output,
             environment=table(kind, **fields),
+            calls=calls,
+            parallel=parallel,
             exploration=Exploration(max_steps=4, max_draws=5, depth=3, stop_on_zero=False),
         ),
         policy=Presser(),
@@ -138,6 +142,16 @@ def test_a_replay_that_ends_early_names_the_difference_and_the_job_its_bias(
     assert 12 - len(errors) < len(trees) < 12, "a later start fails again in some"
     assert left_out_of([tmp_path]).tasks == len(errors), "those that it plays to their ends count, too: it was luck"
     assert 'set branching to "snapshot" or "none"' in shown
+
+
+def test_tasks_for_which_there_was_no_budget_are_not_among_those_of_which_some_are_left_out(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(own_environments, "_noise", count())
+    trees, _ = explore(tmp_path, "LuckyLamp", calls=40, parallel=3, branching="replay", count=12)
+    left_out = left_out_of([tmp_path])
+    assert left_out.tasks > 0
+    assert left_out.of == left_out.tasks + len(trees) < 12
 
 
 def test_without_snapshots_only_whole_episodes_are_explored(tmp_path: Path) -> None:
