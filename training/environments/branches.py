@@ -149,7 +149,8 @@ def choose_branching(suite: SelectedSuite) -> BranchingChoice:
     harmless = bundle.harmless if bundle.harmless is not None else nothing
     actions = bundle.probes or (harmless, nothing, harmless)
     compared = 0
-    for compared, task in enumerate(_probed(suite.tasks), start=1):  # noqa: B007
+    for task in _probed(suite.tasks):
+        compared += 1
         if difference := difference_of_replays(partial(suite.make, task), actions):
             with closing(suite.make(task)) as environment:
                 snapshots = isinstance(environment, SnapshotEnvironment)
