@@ -137,11 +137,6 @@ class Step:
         return self.unobserved and not self.terminated
 
     @property
-    def silent_end(self) -> bool:
-        """True if it was recorded that the episode ended here, and no text that was observed."""
-        return bool(self.terminated) and not self.observation
-
-    @property
     def key(self) -> str:
         """See `message_key`."""
         return message_key(self.message)

@@ -151,7 +151,7 @@ def merge_branch(
     Replies with equal actions and equal observations become one node, which keeps the first reply.
     An observation that a recording lacks at its end equals any other and is replaced by it. An
     empty one that was recorded, such as a tool's empty result, equals only another empty one.
-    A silent end, of which it is recorded that the episode ended there, equals only another silent end.
+    A step of which it is recorded that the episode ended there equals only another such end.
     Merging the same branch twice changes nothing, unless its episodes are counted.
 
     Args:
@@ -199,7 +199,7 @@ def _shared_child(
     key = step.key if children[parent] else ""
     for sibling in children[parent]:
         known = nodes[sibling - 1].step
-        alike = known.observation == step.observation and known.silent_end == step.silent_end
+        alike = known.observation == step.observation and (known.terminated is True) == (step.terminated is True)
         alike = alike or is_open or _is_open(nodes, children, sibling)
         if alike and known.key == key:  # the key last: it is read out of the text
             return sibling

@@ -10,7 +10,6 @@ The rows of `qguide label` are not converted: the job takes seconds, and is run 
 
 import json
 import shutil
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
 
@@ -123,8 +122,7 @@ def _tree_of_trajectory(row: dict[str, Any]) -> dict[str, Any]:
         messages=messages,
         reward=row["outcome_reward"],
         task_id=row["task_id"],
-        # Only recordings end with a reply; `import` wrote true of those that did not say so, too.
-        terminated=None if row["terminated"] and messages[-1].role == "assistant" else row["terminated"],
+        terminated=_stated_end(row["terminated"]),
         mistakes=tuple(row.get("mistakes", ())),
         source=row["source"],
         environment=row["environment"],
@@ -153,15 +151,15 @@ def _tree_of_groups(row: dict[str, Any]) -> dict[str, Any]:
     return row | {"version": 2, "nodes": nodes, "draws": 1, "rollouts": rollouts}
 
 
-def _is_assumed_end(node: Mapping[str, Any]) -> bool:
-    """True of the end of a recording of which `import` wrote that it ended there, whatever it said itself."""
-    return bool(node.get("terminated")) and not node["observation"] and node.get("observed") is None
+def _stated_end(terminated: bool) -> bool | None:
+    """The end that an old row states: `import` wrote true of recordings that did not say so, too."""
+    return None if terminated else False
 
 
 def _tree_with_columns(row: dict[str, Any]) -> dict[str, Any]:
     nodes: list[dict[str, Any]] = list(row["nodes"])
     if row["environment"] != _SERVED:
-        nodes = [node | {"terminated": None} if _is_assumed_end(node) else node for node in nodes]
+        nodes = [node | {"terminated": _stated_end(node.get("terminated", False))} for node in nodes]
     columns: dict[str, dict[int, float]] = {}
     ids = {(node["parent"], node["action"]): node["id"] for node in nodes}
     for judged in row.pop("judged", ()):

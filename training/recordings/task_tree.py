@@ -38,9 +38,9 @@ def _build_tree(rows: Sequence[TreeRow], *, task_id: str) -> ImportedTree:
     """The tree of episodes with the same opening.
 
     The longest come first, so that no inner node has an outcome: an episode that another one
-    continues was cut short, and the tree keeps the outcome of the longer one. For the same reason
-    an episode without its last observation comes after those that have it, unless its recording states
-    that it ended there. Rewards of equal episodes are averaged.
+    continues was cut short, unless its recording states that it ended there, and the tree keeps the outcome
+    of the longer one. For the same reason an episode without its last observation comes after those that
+    have it. Rewards of equal episodes are averaged.
     """
     paths = [tree_from_row(row).nodes for row in rows]
     groups: dict[tuple[object, ...], list[Path]] = defaultdict(list)
@@ -80,7 +80,7 @@ def _build_tree(rows: Sequence[TreeRow], *, task_id: str) -> ImportedTree:
 def _said(path: Path) -> tuple[tuple[str, str, bool, bool], ...]:
     """Actions and observations; episodes are equal if these are."""
     steps = [node.step for node in path]
-    return tuple((step.key, step.observation, step.unobserved, step.silent_end) for step in steps)
+    return tuple((step.key, step.observation, step.unobserved, step.terminated is True) for step in steps)
 
 
 def _most_recorded_first(equal: Sequence[Path]) -> tuple[int, bool]:

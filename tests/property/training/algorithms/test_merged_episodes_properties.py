@@ -39,7 +39,7 @@ def labels_by_path(tree: Tree) -> dict[tuple[tuple[str, str, bool], ...], tuple[
     columns = [*own, *(labels_of_actions(tree, column) for column in own)]
     found = {}
     for node in tree.nodes:
-        path = tuple((n.step.action, n.step.observation, n.step.silent_end) for n in tree.path(node.id))
+        path = tuple((n.step.action, n.step.observation, n.step.terminated is True) for n in tree.path(node.id))
         assert path not in found
         found[path] = tuple(column[node.id] for column in columns)
     return found

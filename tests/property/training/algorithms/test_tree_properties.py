@@ -31,7 +31,7 @@ def branches(draw: st.DrawFn) -> tuple[Step, ...]:
     """A trajectory in a world where the state is the list of actions so far."""
     names = draw(st.text("abc", min_size=1, max_size=5))
     steps = [Step(f"Action: {name}", names[: i + 1]) for i, name in enumerate(names)]
-    steps[-1] = replace(steps[-1], reward=draw(outcomes), terminated=True)
+    steps[-1] = replace(steps[-1], reward=draw(outcomes), terminated=None)
     return tuple(steps)
 
 

@@ -198,10 +198,11 @@ ON = (DENIED, Step("Action: b", "lost", reward=0.0, terminated=True))
 
 @pytest.mark.parametrize("order", list(permutations(range(4))))
 @pytest.mark.parametrize("answer", [DENIED, ANSWERED], ids=["a text", "an empty answer"])
-def test_an_end_that_is_stated_counts_beside_what_went_on(order: Sequence[int], answer: Step) -> None:
+@pytest.mark.parametrize("end", [SILENT, replace(DENIED, reward=1.0, terminated=True)], ids=["silent", "observed"])
+def test_an_end_that_is_stated_counts_beside_what_went_on(order: Sequence[int], answer: Step, end: Step) -> None:
     """Two of three episodes end with the action and succeed, the third goes on and fails; a fourth was cut short."""
     cut = replace(UNOBSERVED, reward=0.7, terminated=None)
-    episodes = [chain(SILENT), chain(SILENT), chain(answer, ON[1]), chain(cut)]
+    episodes = [chain(end), chain(end), chain(answer, ON[1]), chain(cut)]
     merged = merge_trees([episodes[i] for i in order])
     assert sorted((n.step.terminated, n.step.reward, n.count) for n in merged.nodes if n.parent == ROOT_ID) == [
         (False, 0.0, 1),

@@ -131,7 +131,7 @@ def test_trajectories_become_paths(tmp_path: Path) -> None:
     ("environment", "end", "terminated"),
     [
         ("e", {"observation": ""}, None),
-        ("e", {"observation": "seen"}, True),
+        ("e", {"observation": "seen"}, None),
         ("served", {"observation": ""}, True),
         ("e", {"observation": "", "terminated": False}, False),
     ],

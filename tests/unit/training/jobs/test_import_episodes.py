@@ -161,15 +161,15 @@ def test_an_episode_without_its_last_result_leaves_the_reward_of_the_whole_one(t
 
 @pytest.mark.parametrize("order", [1, -1])
 @pytest.mark.parametrize("stated", [{}, {"terminated": False}, {"terminated": True}])
-@pytest.mark.parametrize("format_", ["messages", "atif"])
+@pytest.mark.parametrize(("format_", "observed"), [("messages", True), ("messages", False), ("atif", False)])
 def test_an_end_that_a_recording_states_counts_in_one_file_and_in_several(
-    tmp_path: Path, order: int, stated: dict[str, bool], format_: str
+    tmp_path: Path, order: int, stated: dict[str, bool], format_: str, observed: bool
 ) -> None:
-    """Asking wins and ends one episode; in another one the user goes on, and it fails."""
-    asked = {"role": "assistant", "content": "Is it on the desk?"}
+    """Asking wins and ends one episode, after the answer or without it; in another one the agent goes on and fails."""
+    asked, answer = {"role": "assistant", "content": "Is it on the desk?"}, {"role": "user", "content": "No."}
     rows = [
-        episode(asked, reward=1.0) | stated,
-        episode(asked, {"role": "user", "content": "No."}, GIVE_UP, reward=0.0),
+        episode(asked, *([answer] if observed else ()), reward=1.0) | stated,
+        episode(asked, answer, GIVE_UP, reward=0.0),
     ]
     if format_ == "atif":
         (tmp_path / "plain").mkdir()
