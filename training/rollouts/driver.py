@@ -9,29 +9,37 @@ The order decides which requests share a batch, and so the last digits of what t
 hosted policy a batch runs on a thread of its own, so that it keeps no answered task waiting.
 """
 
-import asyncio
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import AsyncExitStack
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import ExitStack
+from dataclasses import dataclass, field, replace
+from functools import partial
+from itertools import repeat
+from queue import SimpleQueue
 from time import perf_counter
-from typing import Any, TypeVar
+from typing import Any, Generic, TypeVar
+
+from anyio.from_thread import start_blocking_portal
 
 from qguide.qnet.errors import ConfigError, QGuideError, UpstreamLostError
-from qguide.qnet.types import BatchPolicy, SampleRequest, Scorer
-from qguide.qnet.work import all_of, in_session
+from qguide.qnet.types import BatchPolicy, SampleRequest, Scorer, ScoreRequest
+from qguide.qnet.work import in_session
 from qguide.training.data.runs import JsonlWriter, RunFolder
-from qguide.training.rollouts.hosted import Draw, HostedPolicy
+from qguide.training.rollouts.hosted import Draw, HostedPolicy, UsageTally
 from qguide.training.rollouts.policies import JobPolicy, is_any_hosted, policies_of
-from qguide.training.rollouts.rollout import Answer, RolloutTask, TaskTimings, answer_all
-from qguide.training.rollouts.rounds import (
-    Batches,
-    Driver,
-    PendingRequest,
-    Reports,
-    Running,
-    computed_tokens,
-    generated_tokens,
+from qguide.training.rollouts.rollout import (
+    Answer,
+    EnvironmentCall,
+    ModelRequest,
+    RolloutTask,
+    SampleRequests,
+    TaskTimings,
+    TimingsRequest,
+    answer_all,
+    call,
+    draws_of,
+    gathered,
+    resume,
 )
 from qguide.training.rollouts.usage import UpstreamUsage, recorded_usage
 
@@ -64,22 +72,10 @@ def run_rollouts(
     """
     if parallel < 1:
         raise ConfigError(f"parallel is {parallel}; set it to 1 or more")
-    scores: Batches[T] | None = Batches(scorer.score, computed_tokens) if scorer else None
-    reports = Reports(on_done, on_failure, on_usage)
-    pool = ThreadPoolExecutor(environment_threads) if environment_threads else None
-    if policy is None or not is_any_hosted(policy):
-        assert not isinstance(policy, HostedPolicy)
-        draws: Batches[T] | None = Batches(policy.sample_batch, generated_tokens) if policy else None
-        Driver(draws, scores, pool, reports).run(iter(tasks), parallel)
-        return
-    both = policies_of(policy)
-
-    async def run() -> None:
-        async with AsyncExitStack() as stack:
-            driver = _HostedDriver(await _hosted_draws(both, stack), scores, pool, reports)
-            await driver.run_on_loop(iter(tasks), parallel)
-
-    asyncio.run(run())
+    with ExitStack() as stack:
+        driver = _Driver[T](stack, environment_threads, on_done, on_failure, on_usage)
+        driver.connect(policy, scorer, stack)
+        driver.run(iter(tasks), parallel)
 
 
 def run_together(tasks: Sequence[RolloutTask[T]], *, policy: BatchPolicy, scorer: Scorer | None = None) -> list[T]:
@@ -101,111 +97,266 @@ def run_together(tasks: Sequence[RolloutTask[T]], *, policy: BatchPolicy, scorer
     return [results[number] for number in range(len(tasks))]
 
 
-@dataclass(frozen=True, slots=True)
-class _HostedDraws:
-    """The draws by role; None stands for those of the policy of this process."""
+@dataclass(slots=True, eq=False)
+class _Running(Generic[T]):
+    """A task that has begun, and what it has cost."""
 
-    act: Draw | None
-    rollouts: Draw | None
-    own: BatchPolicy | None
-
-
-async def _hosted_draws(both: tuple[JobPolicy, JobPolicy], stack: AsyncExitStack) -> _HostedDraws:
-    """The draws of two policies, or of one twice, which are connected until the stack is closed."""
-    draws: dict[int, Draw] = {}  # by identity: a policy of one's own may have no hash
-    for policy in both:
-        if isinstance(policy, HostedPolicy) and id(policy) not in draws:
-            draws[id(policy)] = await stack.enter_async_context(policy.connected())
-    own = next((policy for policy in both if not isinstance(policy, HostedPolicy)), None)
-    return _HostedDraws(draws.get(id(both[0])), draws.get(id(both[1])), own)
+    name: str
+    task: RolloutTask[T]
+    spent: TaskTimings = field(default_factory=TaskTimings)
+    tally: UsageTally = field(default_factory=UsageTally)
 
 
-class _HostedDriver(Driver[T]):
-    """The same on an event loop, where hosted draws are in flight, too."""
+@dataclass(slots=True, eq=False)
+class _Asked(Generic[T]):
+    """A request to a model, and the answers to its draws, of which some may be missing yet."""
+
+    running: _Running[T]
+    request: ModelRequest
+    answers: list[Answer]
+    missing: int
+    since: float = field(default_factory=perf_counter)
+    seconds: float = 0.0
+
+
+_Part = tuple[_Asked[T], int, Any]
+"""A request, the number of one of its draws, and what is asked of the model for it."""
+
+
+@dataclass(slots=True, eq=False)
+class _Batches(Generic[T]):
+    """Requests that wait for one model of this process.
+
+    Attributes:
+        tokens: of an answer, by which the time of a batch is shared.
+        thread: of its batches; None is the caller's.
+    """
+
+    model: Callable[[Sequence[Any]], Sequence[Any]]
+    tokens: Callable[[Any], int]
+    thread: ThreadPoolExecutor | None
+    waiting: list[_Part[T]] = field(default_factory=list)
+    busy: bool = False
+
+    @property
+    def ready(self) -> bool:
+        """True if there is a batch that may run."""
+        return bool(self.waiting) and not self.busy
+
+
+Send = Callable[[_Running[Any], SampleRequest], Future[Answer] | None]
+"""Sends a draw to a hosted policy; None for one of this process."""
+
+
+class _Driver(Generic[T]):
+    """The running tasks, by what they wait for: a batch, or work that is in flight elsewhere.
+
+    What is in flight ends with the stack, and then the tasks that run are closed.
+    """
 
     def __init__(
-        self, hosted: _HostedDraws, scores: Batches[T] | None, pool: ThreadPoolExecutor | None, reports: Reports[T]
+        self,
+        stack: ExitStack,
+        environment_threads: int,
+        on_done: Callable[[str, T, TaskTimings], None],
+        on_failure: Callable[[str, QGuideError], None],
+        on_usage: Callable[[str, UpstreamUsage], None],
     ) -> None:
-        own = hosted.own
-        draws = Batches[T](own.sample_batch, generated_tokens) if own else None
-        super().__init__(draws, scores, pool, reports)
-        self._hosted = hosted
-        self._loop = asyncio.get_running_loop()
-        self._woken = asyncio.Event()
-        for batches in self._models():
-            batches.thread = ThreadPoolExecutor(1)
+        self._on_done, self._on_failure, self._on_usage = on_done, on_failure, on_usage
+        self._running: set[_Running[T]] = set()
+        self._in_flight: dict[Future[Any], Callable[[Any], None]] = {}
+        self._ended: SimpleQueue[Future[Any]] = SimpleQueue()
+        self._draws: _Batches[T] | None = None
+        self._scores: _Batches[T] | None = None
+        self._send: Send | None = None
+        stack.callback(self._close)  # last: a closed task closes its environment, which no thread may use any more
+        self._pool = stack.enter_context(ThreadPoolExecutor(environment_threads)) if environment_threads else None
 
-    async def run_on_loop(self, tasks: Iterator[tuple[str, RolloutTask[T]]], parallel: int) -> None:
-        """Run until all tasks have ended; what ends in between is taken up at once."""
+    def connect(self, policy: JobPolicy | None, scorer: Scorer | None, stack: ExitStack) -> None:
+        """Connect the models, until the stack is closed."""
+        hosted = is_any_hosted(policy)
+
+        def batches(model: Callable[[Any], Sequence[Any]], tokens: Callable[[Answer], int]) -> _Batches[T]:
+            return _Batches(model, tokens, stack.enter_context(ThreadPoolExecutor(1)) if hosted else None)
+
+        if policy is not None and hosted:
+            self._send = _sender(policy, stack)
+        if not isinstance(policy, HostedPolicy | None):
+            self._draws = batches(policy.sample_batch, _generated_tokens)
+        if scorer is not None:
+            self._scores = batches(scorer.score, _computed_tokens)
+
+    def run(self, tasks: Iterator[tuple[str, RolloutTask[T]]], parallel: int) -> None:
+        """Run in rounds: the draws that wait, the scores that wait, then environments and hosted draws."""
+        models = [batches for batches in (self._draws, self._scores) if batches]
         try:
-            while self._round(tasks, parallel):
-                await self._woken.wait()
-                self._woken.clear()
-                self._take_ended()
+            while self._begin(tasks, parallel):
+                for batches in models:
+                    if batches.ready:
+                        self._answer_batch(batches)
+                if self._in_flight and not any(batches.ready for batches in models):
+                    self._take(self._ended.get())
+                while not self._ended.empty():
+                    self._take(self._ended.get())
         finally:
-            drawing = [work for work in self._in_flight if isinstance(work, asyncio.Task)]
-            for task in drawing:
-                task.cancel()
-            await asyncio.gather(*drawing, return_exceptions=True)
-            self._close()
+            for work in self._in_flight:
+                work.cancel()
 
-    def _draw(self, asked: PendingRequest[T], draws: Sequence[tuple[int, SampleRequest]]) -> None:
-        hosted: list[tuple[PendingRequest[T], int, tuple[Draw, SampleRequest]]] = []
-        for number, request in draws:
-            draw = self._hosted.rollouts if request.role == "rollout" else self._hosted.act
-            if draw is None:
-                super()._draw(asked, [(number, request)])
+    def _begin(self, tasks: Iterator[tuple[str, RolloutTask[T]]], parallel: int) -> bool:
+        """Begin as many tasks as may run; False once all have ended."""
+        while len(self._running) < parallel and (following := next(tasks, None)):
+            running = _Running(*following)
+            self._running.add(running)
+            self._advance(running, Answer())
+        return bool(self._running)
+
+    def _advance(self, running: _Running[T], answer: Answer) -> None:
+        while True:
+            try:
+                request = resume(running.task, answer)
+            except StopIteration as end:
+                self._running.remove(running)
+                self._on_done(running.name, end.value, running.spent)
+                self._on_usage(running.name, running.tally.usage)
+                return
+            except QGuideError as error:
+                self._running.remove(running)
+                self._on_failure(running.name, error)
+                self._on_usage(running.name, running.tally.usage)
+                return
+            match request:
+                case TimingsRequest():
+                    answer = Answer(replace(running.spent))
+                case EnvironmentCall() if self._pool is None:
+                    answer, seconds = call(request)
+                    running.spent.environment_s += seconds
+                case EnvironmentCall():
+                    assert self._pool is not None
+                    self._launch(self._pool.submit(call, request), partial(self._acted, running))
+                    return
+                case ScoreRequest():
+                    self._score(running, request)
+                    return
+                case _:
+                    self._draw(running, request)
+                    return
+
+    def _score(self, running: _Running[T], request: ScoreRequest) -> None:
+        if self._scores is None:
+            raise ConfigError("a task needs Q-values, but the run has no scorer; name a Q model")
+        self._scores.waiting.append((_Asked(running, request, [Answer()], 1), 0, request))
+
+    def _draw(self, running: _Running[T], request: SampleRequest | SampleRequests) -> None:
+        draws = draws_of(request)
+        asked = _Asked(running, request, [Answer()] * len(draws), len(draws))
+        for part in ((asked, number, draw) for number, draw in enumerate(draws)):
+            if self._send and (sent := self._send(running, part[2])):
+                self._launch(sent, partial(self._drawn, part))
+            elif self._draws is None:
+                raise ConfigError("a task needs candidates, but the run has no policy; name one")
             else:
-                hosted.append((asked, number, (draw, request)))
-        if hosted:
-            sent = self._send(asked.running, [each for _, _, each in hosted])
-            no_share = [0.0] * len(hosted)
-            self._launch(self._loop.create_task(sent), lambda answers: self._hand_out(hosted, answers, no_share))
+                self._draws.waiting.append(part)
 
-    async def _send(self, running: Running[T], draws: Sequence[tuple[Draw, SampleRequest]]) -> list[Answer]:
-        with in_session(running.name):
-            sent = [_answered(draw(request, running.tally)) for draw, request in draws]
-            return await all_of(sent) if len(sent) > 1 else [await sent[0]]
-
-    def _answer_batch(self, batches: Batches[T]) -> None:
-        if batches.busy:
-            return
+    def _answer_batch(self, batches: _Batches[T]) -> None:
         waiting, batches.waiting = batches.waiting, []
-        batches.busy = True
-        assert batches.thread is not None
-
-        def answered(answers: Sequence[Answer]) -> None:
-            batches.busy = False
-            self._hand_out(waiting, answers, [0.0] * len(waiting))
-
         requests = [request for _, _, request in waiting]
-        self._launch(batches.thread.submit(answer_all, requests, batches.model), answered)
+        if batches.thread is not None:
+            batches.busy = True
+            work = batches.thread.submit(answer_all, requests, batches.model)
+            self._launch(work, partial(self._answered, batches, waiting))
+            return
+        start = perf_counter()
+        answers = answer_all(requests, batches.model)
+        seconds = perf_counter() - start
+        self._hand_out(waiting, answers, _shares(seconds, [batches.tokens(a) for a in answers]))
 
-    def _seconds(self, asked: PendingRequest[T]) -> float:
-        return perf_counter() - asked.since  # the task has waited so long
+    def _answered(self, batches: _Batches[T], waiting: Sequence[_Part[T]], answers: Sequence[Answer]) -> None:
+        batches.busy = False
+        self._hand_out(waiting, answers)
 
-    def _report_end(self, work: Any) -> None:
-        super()._report_end(work)
-        if isinstance(work, asyncio.Task):  # which ended on this thread
-            self._woken.set()
-        else:
-            self._loop.call_soon_threadsafe(self._woken.set)
+    def _drawn(self, part: _Part[T], answer: Answer) -> None:
+        self._hand_out([part], [answer])
+
+    def _acted(self, running: _Running[T], acted: tuple[Answer, float]) -> None:
+        answer, seconds = acted
+        running.spent.environment_s += seconds
+        self._advance(running, answer)
+
+    def _hand_out(
+        self, waiting: Sequence[_Part[T]], answers: Sequence[Answer], shares_s: Sequence[float] | None = None
+    ) -> None:
+        """Give answers to what waits for them, and run the tasks that have all of theirs.
+
+        Args:
+            shares_s: of a batch's time; None takes the time for which the task has waited.
+        """
+        for (asked, number, _), answer, share_s in zip(waiting, answers, shares_s or repeat(None), strict=False):
+            asked.answers[number] = answer
+            asked.seconds = perf_counter() - asked.since if share_s is None else asked.seconds + share_s
+            asked.missing -= 1
+            if asked.missing:
+                continue
+            if isinstance(asked.request, ScoreRequest):
+                asked.running.spent.scorer_s += asked.seconds
+            else:
+                asked.running.spent.policy_s += asked.seconds
+            self._advance(asked.running, gathered(asked.request, asked.answers))
+
+    def _launch(self, work: Future[Any], then: Callable[[Any], None]) -> None:
+        """Call `then` with the result of a future when a round finds that it has ended."""
+        self._in_flight[work] = then
+        work.add_done_callback(self._ended.put)
+
+    def _take(self, work: Future[Any]) -> None:
+        result = work.result()
+        self._in_flight.pop(work)(result)
 
     def _close(self) -> None:
-        for batches in self._models():
-            assert batches.thread is not None
-            batches.thread.shutdown(cancel_futures=True)
-        super()._close()
+        for running in self._running:
+            running.task.close()
+            self._on_usage(running.name, running.tally.usage)
 
 
-async def _answered(work: Awaitable[Any]) -> Answer:
-    """The result as an answer; an error is the task's own, but for a lost upstream."""
+def _sender(policy: JobPolicy, stack: ExitStack) -> Send:
+    """Sends draws from an event loop on a thread of its own, connected until the stack is closed."""
+    portal = stack.enter_context(start_blocking_portal())
+    draws: dict[int, Draw] = {}  # by identity: a policy of one's own may have no hash
+    for one in policies_of(policy):
+        if isinstance(one, HostedPolicy) and id(one) not in draws:
+            draws[id(one)] = stack.enter_context(portal.wrap_async_context_manager(one.connected()))
+    act, rollouts = (draws.get(id(one)) for one in policies_of(policy))
+
+    def send(running: _Running[Any], request: SampleRequest) -> Future[Answer] | None:
+        draw = rollouts if request.role == "rollout" else act
+        return portal.start_task_soon(_answer_of, draw, request, running) if draw else None
+
+    return send
+
+
+async def _answer_of(draw: Draw, request: SampleRequest, running: _Running[Any]) -> Answer:
+    """The candidates as an answer; an error is the task's own, but for a lost upstream."""
     try:
-        return Answer(await work)
+        with in_session(running.name):
+            return Answer(await draw(request, running.tally))
     except UpstreamLostError:
         raise
     except QGuideError as error:
         return Answer(error=error)
+
+
+def _generated_tokens(answer: Answer) -> int:
+    return sum(candidate.completion_tokens for candidate in answer.value or ())
+
+
+def _computed_tokens(answer: Answer) -> int:
+    return answer.value.computed_tokens if answer.value is not None else 0
+
+
+def _shares(seconds: float, tokens: Sequence[int]) -> list[float]:
+    total = sum(tokens)
+    if not total:
+        return [seconds / len(tokens)] * len(tokens)
+    return [seconds * count / total for count in tokens]
 
 
 class HostedRun:

@@ -37,10 +37,11 @@ class PolicyWithRollouts:
         self.branching, self.rollouts = branching, rollouts
 
     def sample_batch(self, requests: Sequence[SampleRequest]) -> list[list[Candidate]]:
-        """Candidates of each request, in order; where one of them is hosted, the driver asks each by itself."""
+        """Candidates of each request, in order; where one of them is hosted, the driver asks that one itself."""
         is_rollout = [request.role == "rollout" for request in requests]
         answers: dict[bool, Iterator[list[Candidate]]] = {}
-        for rollout, policy in ((False, self.branching), (True, self.rollouts)):
+        for rollout in sorted(set(is_rollout)):
+            policy = self.rollouts if rollout else self.branching
             assert not isinstance(policy, HostedPolicy)
             own = [r for r, flag in zip(requests, is_rollout, strict=True) if flag == rollout]
             answers[rollout] = iter(policy.sample_batch(own))
