@@ -6,7 +6,6 @@ the Q of each step, and the beginning of the texts. Several processes may write 
 """
 
 import threading
-from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -20,7 +19,7 @@ from qguide.server.episodes.recorder import OFFERS, TREES
 from qguide.server.own_bodies.schemas import Body, JudgeFlag
 
 MOST_EPISODES: Final = 5_000
-"""Episodes that are listed: the newest; also paths of a task that wait for their offers."""
+"""Episodes that are listed: the newest; also trees that wait for their offers."""
 SEARCHED_CHARACTERS: Final = 4_000
 """Of the texts of an episode."""
 _TITLE_CHARACTERS: Final = 300
@@ -70,20 +69,38 @@ class _Recorded:
     """A recorded episode in the index."""
 
     told: RecordedEpisode
-    actions: list[tuple[int, str]] = field(default_factory=list)  # those that were taken, with their depths
+    actions: list[str] = field(default_factory=list)  # those that were taken
     offers: list[Span] = field(default_factory=list)
     tree: Span | None = None
+    seen: str = ""  # beginning of its first observation
     searched: str = ""  # beginning of its texts in lower case: title, actions, first observation
 
+    def add(self, span: Span, offer: OfferRow) -> None:
+        """Add a step; one that is recorded again is there already: the steps of an episode go ever deeper."""
+        if self.told.steps and offer.depth <= self.told.steps[-1].depth:
+            return
+        q_values = {one.content: one.q_value for one in offer.candidates}
+        read = [q for q in q_values.values() if q is not None]
+        step = RecordedStep(
+            depth=offer.depth,
+            taken=q_values.get(offer.taken),
+            lowest=min(read, default=None),
+            highest=max(read, default=None),
+        )
+        self.told.steps.append(step)
+        self.offers.append(span)
+        if offer.taken:  # not a step that was stopped
+            self.actions.append(offer.taken)
 
-@dataclass(frozen=True, slots=True)
-class _Path:
-    """A recorded path: its actions, and what is shown of it."""
+    def see(self, span: Span, first_observation: str) -> None:
+        """Add what was seen."""
+        self.tree, self.seen = span, first_observation[:SEARCHED_CHARACTERS]
+        self.told.task = first_observation[-_TITLE_CHARACTERS:]
 
-    span: Span
-    actions: tuple[str, ...]
-    reward: float
-    first_observation: str
+    def index(self) -> None:
+        """Let it be found by its words."""
+        text = "\n".join([self.told.task, self.told.task_id, *self.actions, self.seen]).lower()
+        self.searched = text[:SEARCHED_CHARACTERS]
 
 
 @dataclass(slots=True)
@@ -120,12 +137,11 @@ class EpisodeArchive:
     """The newest episodes of a folder; threads may share it."""
 
     def __init__(self, folder: Path) -> None:
-        self._folder = folder
         self._lock = threading.Lock()
         self._offers = _Lines(folder, OFFERS, OfferRow)
         self._trees = _Lines(folder, TREES, TreeRow)
         self._episodes: dict[str, _Recorded] = {}
-        self._paths: dict[str, deque[_Path]] = {}
+        self._alone: dict[str, tuple[Span, str]] = {}  # trees without offers, and their first observations
 
     def newest(
         self, *, search: str = "", rewarded: bool | None = None, limit: int
@@ -160,11 +176,8 @@ class EpisodeArchive:
 
     def _update(self) -> None:
         for span, tree in self._trees.new():
-            actions = tuple(node.action for node in tree.tried)
-            reward = tree.tried[-1].reward if tree.nodes else 0.0
-            path = _Path(span, actions, reward, tree.first_observation)
-            self._paths.setdefault(tree.task_id, deque(maxlen=MOST_EPISODES)).append(path)
-        changed: dict[str, _Recorded] = {}
+            self._alone[tree.episode] = span, tree.first_observation
+        changed = set(self._alone)
         for span, offer in self._offers.new():
             if not offer.episode:
                 continue  # a row of version 0.1.0, which names no episode
@@ -180,57 +193,12 @@ class EpisodeArchive:
                     judge=offer.judge,
                 )
                 episode = self._episodes[offer.episode] = _Recorded(told)
-            if episode.told.steps and offer.depth <= episode.told.steps[-1].depth:
-                continue  # recorded again: the steps of an episode go ever deeper
-            _add(episode, span, offer)
-            changed[offer.episode] = episode
-        for episode in changed.values():
-            _describe(episode, _take_path(episode, self._paths))
-        self._forget()
-
-    def _forget(self) -> None:
-        surplus = len(self._episodes) - MOST_EPISODES
-        for oldest in list(self._episodes)[: max(0, surplus)]:
-            del self._episodes[oldest]
-        while len(self._paths) > MOST_EPISODES:  # of episodes whose offers never came
-            del self._paths[next(iter(self._paths))]
-
-
-def _add(episode: _Recorded, span: Span, offer: OfferRow) -> None:
-    q_values = {one.content: one.q_value for one in offer.candidates}
-    read = [q for q in q_values.values() if q is not None]
-    step = RecordedStep(
-        depth=offer.depth,
-        taken=q_values.get(offer.taken),
-        lowest=min(read, default=None),
-        highest=max(read, default=None),
-    )
-    episode.told.steps.append(step)
-    if offer.taken:  # not a step that was stopped
-        episode.actions.append((offer.depth, offer.taken))
-    episode.offers.append(span)
-
-
-def _take_path(episode: _Recorded, paths: dict[str, deque[_Path]]) -> _Path | None:
-    """The path with the episode's actions, which belongs to no other episode then."""
-    of_task = paths.get(episode.told.task_id, deque())
-    for path in of_task:
-        fits = all(
-            depth <= len(path.actions) and path.actions[depth - 1] == action for depth, action in episode.actions
-        )
-        if fits and path.reward == episode.told.reward:
-            of_task.remove(path)
-            if not of_task:
-                del paths[episode.told.task_id]
-            return path
-    return None
-
-
-def _describe(episode: _Recorded, path: _Path | None) -> None:
-    actions = [action for _, action in episode.actions]
-    task = path.first_observation if path else ""
-    if path:
-        episode.tree = path.span
-        episode.told.task = task[-_TITLE_CHARACTERS:]
-    text = "\n".join([episode.told.task, episode.told.task_id, *actions, task]).lower()
-    episode.searched = text[:SEARCHED_CHARACTERS]
+            episode.add(span, offer)
+            changed.add(offer.episode)
+        for name in changed & self._episodes.keys():
+            if name in self._alone:
+                self._episodes[name].see(*self._alone.pop(name))
+            self._episodes[name].index()
+        for kept in (self._episodes, self._alone):
+            for oldest in list(kept)[: max(0, len(kept) - MOST_EPISODES)]:
+                del kept[oldest]
