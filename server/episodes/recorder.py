@@ -12,7 +12,7 @@ import json
 import os
 import time
 import uuid
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -24,9 +24,9 @@ import structlog
 from pydantic import BaseModel
 
 from qguide.qnet.records import OfferRow, TreeRow
-from qguide.server.episodes.records import NotRecordableError, offer_rows, texts_of, took_actions, tree_row
+from qguide.server.episodes.records import NotRecordableError, recorded_rows, texts_of
 from qguide.server.episodes.redaction import RedactionError, RedactionProcesses
-from qguide.server.episodes.state import Outcome, ServedEpisode, Transcript, read_transcript
+from qguide.server.episodes.state import ServedEpisode, read_transcript
 
 Undo = Callable[[], bool]
 """Removes rows again, as long as nothing was written after them; False if that failed."""
@@ -185,12 +185,15 @@ class EpisodeRecorder:
         assert outcome is not None
         if episode.broken:
             raise NotRecordableError(episode.broken)
+        rows = partial(recorded_rows, recorded_as=episode.uid, at=time.time())
         async with self._converting:
-            transcript, texts = await asyncio.to_thread(_read, records, outcome)
-        written = texts if self._redactor is None else await self._redactor.redact(texts)
-        redacted = dict(zip(texts, written, strict=True))
+            transcript = await asyncio.to_thread(read_transcript, records)
+            if self._redactor is None:
+                return await asyncio.to_thread(rows, transcript, outcome, str)
+            texts = await asyncio.to_thread(texts_of, transcript, outcome)
+        redacted = dict(zip(texts, await self._redactor.redact(texts), strict=True))
         async with self._converting:
-            return await asyncio.to_thread(_rows_of, transcript, outcome, redacted, recorded_as=episode.uid)
+            return await asyncio.to_thread(rows, transcript, outcome, redacted.__getitem__)
 
     def _write(self, tree: TreeRow | None, offers: Sequence[OfferRow]) -> None:
         undo: Undo = bool if tree is None else self._trees.append([tree])
@@ -202,17 +205,3 @@ class EpisodeRecorder:
         # Only after both are written: a full disk must not cost an episode already recorded.
         self._trees.remove_oldest()
         self._offers.remove_oldest()
-
-
-def _read(records: Sequence[bytes], outcome: Outcome) -> tuple[Transcript, list[str]]:
-    transcript = read_transcript(records)
-    return transcript, texts_of(transcript, outcome)
-
-
-def _rows_of(
-    transcript: Transcript, outcome: Outcome, redacted: Mapping[str, str], *, recorded_as: str
-) -> tuple[TreeRow | None, list[OfferRow]]:
-    redact = redacted.__getitem__
-    acted = took_actions(transcript, outcome)
-    tree = tree_row(transcript, outcome, redact, recorded_as=recorded_as) if acted else None
-    return tree, list(offer_rows(transcript, outcome, redact, recorded_as=recorded_as, at=time.time()))

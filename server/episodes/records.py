@@ -9,7 +9,7 @@ one that was not taken is a node that nobody tried, whose return is unknown. Too
 
 import hashlib
 import json
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from itertools import takewhile
 from typing import Any, Final
@@ -47,10 +47,45 @@ def texts_of(episode: Transcript, outcome: Outcome) -> list[str]:
         texts[text] = None
         return text
 
-    if took_actions(episode, outcome):
-        tree_row(episode, outcome, note)
-    list(offer_rows(episode, outcome, note))
+    recorded_rows(episode, outcome, note)
     return list(texts)
+
+
+def recorded_rows(
+    episode: Transcript, outcome: Outcome, redact: Redact, *, recorded_as: str = "", at: float | None = None
+) -> tuple[TreeRow | None, list[OfferRow]]:
+    """The path taken as a tree, and the candidates of each step, recorded at the Unix time `at` in seconds.
+
+    There is no path if the first step was stopped and nothing else done.
+    """
+    if not episode.offers:
+        raise NotRecordableError("the texts of its steps were not kept")
+    system, opening = _opening(episode, redact)
+    steps = _steps(episode, outcome, redact)
+    first_observation = PART_END.join(message.text for message in opening)
+    task = task_id(system, first_observation)
+    taken = {depth: step.action for depth, step in enumerate(steps, start=1)}
+    shared = {"task_id": task, "outcome_reward": outcome.reward, "episode": recorded_as, "at": at}
+    offers = [
+        _offer_row(offer, redact, depth=depth, taken=taken.get(depth, ""), **shared) for depth, offer in episode.steps
+    ]
+    if not steps:
+        return None, offers
+    nodes, values = _nodes_of(episode, outcome, redact, steps)
+    tree = TreeRow(
+        task_id=task,
+        kind=ENVIRONMENT,
+        environment=ENVIRONMENT,
+        first_observation=first_observation,
+        system=system,
+        opening=() if _is_plain(opening) else rows_of(opening),
+        nodes=nodes,
+        values=values,
+        draws=1,
+        completion_tokens=sum(offer.completion_tokens for offer in episode.offers),
+        episode=recorded_as,
+    )
+    return tree, offers
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,23 +102,15 @@ class _Step:
         return PART_END.join(message.text for message in self.observed)
 
 
-def took_actions(episode: Transcript, outcome: Outcome) -> bool:
-    """False if the first step was stopped and nothing else done: there is no path then."""
-    acted = outcome.action is not None or any(message.role == "assistant" for message in episode.messages)
-    return acted or len(episode.offers) != 1 or not episode.offers[0].stopped
+def _nodes_of(
+    episode: Transcript, outcome: Outcome, redact: Redact, steps: Sequence[_Step]
+) -> tuple[tuple[NodeRow, ...], dict[str, tuple[float | None, ...]]]:
+    """The actions and the other candidates of judged steps, and columns of scores and earnings.
 
-
-def tree_row(episode: Transcript, outcome: Outcome, redact: Redact, *, recorded_as: str = "") -> TreeRow:
-    """The path taken, as a tree."""
-    if not episode.offers:
-        raise NotRecordableError("the texts of its steps were not kept")
-    system, opening = _opening(episode, redact)
-    steps = _steps(episode, outcome, redact)
-    if not steps:
-        raise NotRecordableError("its first step was stopped, and no action was taken")
-    first_observation = PART_END.join(message.text for message in opening)
-    drawn_by, drawn = _drawers(episode, redact), _drawn(episode, redact)
-    taken = tuple(
+    Places in a ranking are no scores.
+    """
+    offered = dict(episode.steps)
+    nodes = [
         NodeRow(
             id=number,
             parent=number - 1,
@@ -92,41 +119,18 @@ def tree_row(episode: Transcript, outcome: Outcome, redact: Redact, *, recorded_
             observation=step.observation,
             reward=outcome.reward if number == len(steps) else 0.0,
             terminated=outcome.terminated and number == len(steps),
-            source=drawn_by.get((number, step.action), AGENT),
+            source=_drawer(offered.get(number), step.action, redact),
             reply=MessageRow.from_message(step.reply) if step.reply.tool_calls else None,
             observed=None if _is_plain(step.observed) else rows_of(step.observed),
-            drawn=drawn.get(number, ()),
+            drawn=_drawn(offered.get(number), redact),
         )
         for number, step in enumerate(steps, start=1)
-    )
-    nodes, values = _with_judged(taken, episode, redact)
-    return TreeRow(
-        task_id=task_id(system, first_observation),
-        kind=ENVIRONMENT,
-        environment=ENVIRONMENT,
-        first_observation=first_observation,
-        system=system,
-        opening=() if _is_plain(opening) else rows_of(opening),
-        nodes=nodes,
-        values=values,
-        draws=1,
-        completion_tokens=sum(offer.completion_tokens for offer in episode.offers),
-        episode=recorded_as,
-    )
-
-
-def _with_judged(
-    taken: Sequence[NodeRow], episode: Transcript, redact: Redact
-) -> tuple[tuple[NodeRow, ...], dict[str, tuple[float | None, ...]]]:
-    """The actions and the other candidates of judged steps, and columns of scores and earnings.
-
-    Places in a ranking are no scores.
-    """
-    nodes, scores = list(taken), dict[str, dict[int, float]]()
+    ]
+    scores = dict[str, dict[int, float]]()
     for depth, offer in episode.steps:
         if not offer.judge or offer.ranked:
             continue
-        action = taken[depth - 1].action if depth <= len(taken) else None
+        action = steps[depth - 1].action if depth <= len(steps) else None
         column = scores.setdefault(JUDGED + offer.q_model, {})
         for text, q in offer.q_values.items():
             if q is None:
@@ -147,64 +151,51 @@ def _with_judged(
                     reply=_calling_row(offer, text, redact),
                 )
             )
-    ids = range(1, len(nodes) + 1)
     scores[EARNED] = {
         # A step tells what the actions before it have earned.
         depth - 1: offer.earned
         for depth, offer in episode.steps
         if offer.earned is not None and depth > 1
     }
-    columns = {name: tuple(map(own.get, ids)) for name, own in scores.items() if own}
-    return tuple(nodes), columns
+    ids = range(1, len(nodes) + 1)
+    return tuple(nodes), {name: tuple(map(own.get, ids)) for name, own in scores.items() if own}
 
 
-def offer_rows(
-    episode: Transcript, outcome: Outcome, redact: Redact, *, recorded_as: str = "", at: float | None = None
-) -> Iterator[OfferRow]:
-    """The candidates of each step, with the reward of the episode, recorded at the Unix time `at` in seconds."""
-    system, opening = _opening(episode, redact)
-    task = task_id(system, PART_END.join(message.text for message in opening))
-    steps = _steps(episode, outcome, redact)
-    for depth, offer in episode.steps:
-        arm, window = offer.arm, offer.window
-        learned = arm and {
-            "arm": "guided" if arm.guided else "unguided",
-            "trial": arm.trial,
-            "trial_share": arm.share,
-            "trial_guess": arm.guess,
-            "challenger": arm.challenger,
-            "group": arm.group,
-            "alpha": arm.alpha,
-        }
-        yield OfferRow(
-            task_id=task,
-            depth=depth,
-            candidates=tuple(
-                OfferedRow(
-                    content=redact(text),
-                    q_value=q,
-                    count=offer.counts.get(text),
-                    greedy=_is_greedy(offer, text),
-                    **_verdict(offer, text, redact),
-                )
-                for text, q in offer.q_values.items()
-            ),
-            chosen=redact(offer.chosen),
-            taken=steps[depth - 1].action if depth <= len(steps) else "",
-            policy=offer.policy or AGENT,
-            outcome_reward=outcome.reward,
-            episode=recorded_as,
-            left_out_messages=window.left_out_messages if window else 0,
-            left_out_tokens=window.left_out_tokens if window else 0,
-            actions=tuple(
-                action.model_copy(update={"candidates": tuple(map(redact, action.candidates))})
-                for action in offer.actions
-            ),
-            shadow_chosen=redact(offer.shadowed.chosen) if offer.shadowed else "",
-            at=at,
-            **{name: getattr(offer, name) for name in _AS_OFFERED},
-            **(learned or {}),
-        )
+def _offer_row(offer: Offer, redact: Redact, **shared: Any) -> OfferRow:
+    """The candidates of a step, and what is said of them beside the offer."""
+    arm, window = offer.arm, offer.window
+    learned = arm and {
+        "arm": "guided" if arm.guided else "unguided",
+        "trial": arm.trial,
+        "trial_share": arm.share,
+        "trial_guess": arm.guess,
+        "challenger": arm.challenger,
+        "group": arm.group,
+        "alpha": arm.alpha,
+    }
+    return OfferRow(
+        candidates=tuple(
+            OfferedRow(
+                content=redact(text),
+                q_value=q,
+                count=offer.counts.get(text),
+                greedy=_is_greedy(offer, text),
+                **_verdict(offer, text, redact),
+            )
+            for text, q in offer.q_values.items()
+        ),
+        chosen=redact(offer.chosen),
+        policy=offer.policy or AGENT,
+        left_out_messages=window.left_out_messages if window else 0,
+        left_out_tokens=window.left_out_tokens if window else 0,
+        actions=tuple(
+            action.model_copy(update={"candidates": tuple(map(redact, action.candidates))}) for action in offer.actions
+        ),
+        shadow_chosen=redact(offer.shadowed.chosen) if offer.shadowed else "",
+        **{name: getattr(offer, name) for name in _AS_OFFERED},
+        **(learned or {}),
+        **shared,
+    )
 
 
 def task_id(system: str | None, first_observation: str) -> str:
@@ -273,35 +264,34 @@ def _is_plain(messages: tuple[Message, ...]) -> bool:
     return len(messages) == 1 and messages[0].role == "user"
 
 
-def _drawers(episode: Transcript, redact: Redact) -> dict[tuple[int, str], str]:
-    drawers = {}
-    for depth, offer in episode.steps:
-        others = {text: taken.policy for taken in offer.actions for text in taken.candidates}
-        for text in offer.q_values:
-            drawers[depth, redact(text)] = others.get(text) or offer.policy or AGENT
-    return drawers
+def _drawer(offer: Offer | None, action: str, redact: Redact) -> str:
+    """The policy that drew an action; the agent where none did."""
+    if offer is None or action not in (drawn := {redact(text): text for text in offer.q_values}):
+        return AGENT
+    others = {text: taken.policy for taken in offer.actions for text in taken.candidates}
+    return others.get(drawn[action]) or offer.policy or AGENT
 
 
-def _drawn(episode: Transcript, redact: Redact) -> dict[int, tuple[DrawnRow, ...]]:
-    """The policy's candidates of each step, by depth; only of steps of which they tell anything."""
-    found = {}
-    for depth, offer in episode.steps:
-        others = {text for taken in offer.actions for text in taken.candidates}
-        counts = {text: n for text, n in offer.counts.items() if text not in others}
-        if sum(counts.values()) > 1 or offer.greedy:
-            propensities = _propensities(offer, counts)
-            found[depth] = tuple(
-                DrawnRow(
-                    action=redact(text),
-                    count=count,
-                    greedy=_is_greedy(offer, text),
-                    propensity=propensities.get(text),
-                    reply=_calling_row(offer, text, redact),
-                )
-                for text, count in counts.items()
-                if count > 0
-            )
-    return found
+def _drawn(offer: Offer | None, redact: Redact) -> tuple[DrawnRow, ...]:
+    """The policy's candidates of a step; none if they tell nothing."""
+    if offer is None:
+        return ()
+    others = {text for taken in offer.actions for text in taken.candidates}
+    counts = {text: n for text, n in offer.counts.items() if text not in others}
+    if sum(counts.values()) < 2 and not offer.greedy:
+        return ()
+    propensities = _propensities(offer, counts)
+    return tuple(
+        DrawnRow(
+            action=redact(text),
+            count=count,
+            greedy=_is_greedy(offer, text),
+            propensity=propensities.get(text),
+            reply=_calling_row(offer, text, redact),
+        )
+        for text, count in counts.items()
+        if count > 0
+    )
 
 
 def _propensities(offer: Offer, texts: Iterable[str]) -> dict[str, float]:

@@ -7,7 +7,7 @@ import pytest
 
 from qguide.qnet.records import TreeRow
 from qguide.qnet.types import Message
-from qguide.server.episodes.records import tree_row as served_row
+from qguide.server.episodes.records import recorded_rows
 from qguide.server.episodes.state import Offer, Outcome, Transcript
 from qguide.training.algorithms.backups import label_tree
 from qguide.training.algorithms.tree import Tree, merge_branch
@@ -43,7 +43,9 @@ def served() -> TreeRow:
         ),
     )
     outcome = Outcome(reward=last.reward, observation=last.observation)
-    return served_row(episode, outcome, lambda text: text)
+    tree, _ = recorded_rows(episode, outcome, str)
+    assert tree is not None
+    return tree
 
 
 WRITERS: dict[str, Callable[[], TreeRow]] = {"explore": explored, "server": served}
