@@ -4,7 +4,7 @@ import asyncio
 import json
 from collections.abc import Callable
 from functools import partial
-from typing import Final, Literal, Protocol, runtime_checkable
+from typing import Final, Literal, Protocol, Self, runtime_checkable
 
 from fastapi import Request
 from pydantic import BaseModel, Field
@@ -21,6 +21,7 @@ from qguide.server.q_models.registry import Models
 from qguide.server.q_models.served import ServedPolicy
 from qguide.server.settings.settings import Settings
 
+Counter = Literal["policy", "upstream", "q_model"]
 _COUNTING_S: Final = 5.0  # time for an upstream to count; agents ask before each turn
 
 
@@ -35,7 +36,7 @@ class CountsTokens(Protocol):
 class TokenSource(BaseModel):
     """The model, or the upstream of the policy, that counted."""
 
-    counted_by: Literal["policy", "upstream", "q_model"]
+    counted_by: Counter
     name: str
     exact: bool = Field(description="true if it is the policy that draws the candidates")
 
@@ -45,6 +46,11 @@ class CountedTokens(BaseModel):
 
     input_tokens: int
     qguide: TokenSource
+
+    @classmethod
+    def of(cls, tokens: int, counted_by: Counter, name: str, *, exact: bool) -> Self:
+        """The number, and who counted."""
+        return cls(input_tokens=tokens, qguide=TokenSource(counted_by=counted_by, name=name, exact=exact))
 
 
 async def count_tokens(
@@ -72,8 +78,7 @@ async def count_tokens(
     failure: Exception | None = None
     if isinstance(policy.model, CountsTokens):
         tokens = await policy.model.count_tokens(history)
-        source = TokenSource(counted_by="policy", name=policy.name, exact=not has_tools)
-        return CountedTokens(input_tokens=tokens, qguide=source)
+        return CountedTokens.of(tokens, "policy", policy.name, exact=not has_tools)
     if step and policy.upstream:
         told = None
         try:
@@ -82,18 +87,17 @@ async def count_tokens(
         except (UpstreamError, TimeoutError) as error:  # an estimate is better than no number
             failure = error
         if told is not None:
-            source = TokenSource(counted_by="upstream", name=policy.name, exact=True)
-            return CountedTokens(input_tokens=told, qguide=source)
-    q_model, counted = await models.q_models.count_tokens(q_model, history)
+            return CountedTokens.of(told, "upstream", policy.name, exact=True)
+    with models.q_models.hold(q_model) as held:
+        counted = await held.model.count_tokens(history)
     if counted is None and isinstance(failure, UpstreamError):
         raise failure
     if counted is None:
         raise InvalidRequestError(
-            f"neither the policy {policy.name!r} nor the Q model {q_model!r} has a tokenizer in this server, so "
+            f"neither the policy {policy.name!r} nor the Q model {held.id!r} has a tokenizer in this server, so "
             "nothing can count; name another Q model as qguide.q_model, or read the usage of an answer"
         )
-    source = TokenSource(counted_by="q_model", name=q_model, exact=False)
-    return CountedTokens(input_tokens=counted, qguide=source)
+    return CountedTokens.of(counted, "q_model", held.id, exact=False)
 
 
 def _read(

@@ -40,7 +40,6 @@ from qguide.server.q_models.remote_sources import (
     check_servers,
     server_of,
 )
-from qguide.server.q_models.score_cache import ScoreCache
 from qguide.server.q_models.served import Runtime, ServedPolicy, ServedQModel, plain_name, source_of
 from qguide.server.q_models.threaded import QModel, ScorerSource
 from qguide.server.q_models.without_model import NoQModel, RuleQModel, unguided_policies
@@ -168,7 +167,7 @@ def build_runtime(settings: Settings) -> Runtime:
         max_waiting=settings.max_waiting,
         max_batch_tokens=settings.tokens_per_forward,
         redis=redis,
-        score_cache=ScoreCache(SharedRows(redis, "q", ttl_s=ttl_s)) if ttl_s else None,
+        scores=SharedRows(redis, "q", ttl_s=ttl_s) if ttl_s else None,
     )
 
 

@@ -10,7 +10,7 @@ whatever is still running there.
 """
 
 import asyncio
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
 from hashlib import sha256
@@ -22,19 +22,9 @@ from structlog.contextvars import bound_contextvars
 
 from qguide.qnet.errors import RoutingError, UnknownModelError
 from qguide.qnet.policies.openai_compatible import OpenAICompatiblePolicy
-from qguide.qnet.types import History
 from qguide.server.observability.metrics import Metrics
 from qguide.server.observability.request_context import current_account
-from qguide.server.q_models.served import (
-    NAME,
-    Runtime,
-    ServedPolicy,
-    ServedQModel,
-    Texts,
-    Written,
-    kept_open,
-    plain_name,
-)
+from qguide.server.q_models.served import NAME, Runtime, ServedPolicy, ServedQModel, kept_open, plain_name
 from qguide.server.q_models.threaded import QModelLease, ShadowScoring
 from qguide.server.settings.settings import DEFAULT_POLICY, EMBEDDED, NONE, UnknownModels
 
@@ -222,50 +212,27 @@ class QModels:
         ):
             yield QModelLease(model, self._shadows, shadow)
 
-    async def count_tokens(self, name: str | None, history: History) -> tuple[str, int | None]:
-        """Id of the Q model of that name, and the tokens of a history as it reads it."""
-        with self.hold(name) as held:
-            return held.id, await held.model.count_tokens(history)
-
-    async def pieces(
-        self, name: str | None, texts: Sequence[str], *, special: bool, write: Callable[[Texts], Written]
-    ) -> tuple[str, Written | None]:
-        """Id of the Q model of that name, and the result of `write`; see `ServedQModel.pieces`."""
-        with self.hold(name) as held:
-            return held.id, await held.model.pieces(texts, special=special, write=write)
-
     def add(self, model: ServedQModel, *, replacing: bool = False) -> None:
         """Serve an opened Q model; see `AliasTable.add`."""
         # Refused here, before anything has changed.
         routes = self.routes.add(model.id, replacing=replacing)
         self._models[model.id] = model
-        self._change(routes)
+        self.change(routes)
 
     def configure(self, aliases: Mapping[str, Shares], shadows: Mapping[str, str]) -> None:
         """Set the configured aliases, which may refer to each other, and shadows."""
         known = self.routes.aliases
-        self._change(replace(self.routes, aliases={**known, **aliases}, shadows=dict(shadows)))
+        self.change(replace(self.routes, aliases={**known, **aliases}, shadows=dict(shadows)))
 
-    def drop(self, version: str) -> None:
-        """Stop serving a version; running requests still complete with it."""
-        self._change(self.routes.drop(version))
-
-    def move(self, alias: str, to: Shares | None) -> None:
-        """Set the target of an alias, effective from the next request; None removes it."""
-        self._change(self.routes.move(alias, to))
-
-    def shadow(self, name: str, by: str | None) -> None:
-        """Set or remove the shadow of a Q model."""
-        self._change(self.routes.shadow(name, by))
+    def change(self, routes: AliasTable) -> None:
+        """Serve by another table from the next request on; running requests still complete with their version."""
+        self.routes = routes
+        for version in self._models.keys() - set(routes.versions):
+            self._models.pop(version).retire()
 
     async def close(self) -> None:
         """Cancel running shadow scoring."""
         await self._shadows.close()
-
-    def _change(self, routes: AliasTable) -> None:
-        self.routes = routes
-        for version in self._models.keys() - set(routes.versions):
-            self._models.pop(version).retire()
 
 
 @dataclass(frozen=True, slots=True)

@@ -24,8 +24,8 @@ from qguide.qnet.types import Candidate, History, Policy, Sampling, ScoreRequest
 from qguide.qnet.work import TokenUsage, collect_usage, in_session, total_of
 from qguide.server.observability.metrics import Metrics
 from qguide.server.q_models.schemas import JudgeCard, Source
-from qguide.server.q_models.score_cache import ScoreCache
-from qguide.server.redis.client import RedisLink
+from qguide.server.q_models.score_cache import cached_score
+from qguide.server.redis.client import RedisLink, SharedRows
 from qguide.server.settings.settings import EMBEDDED, SCRIPTED
 
 if TYPE_CHECKING:
@@ -73,7 +73,7 @@ class Runtime:
     max_waiting: int = DEFAULT_MAX_WAITING  # maximum queue length of the thread of a Q model that has its own
     max_batch_tokens: int = DEFAULT_MAX_BATCH_TOKENS
     redis: RedisLink | None = None
-    score_cache: ScoreCache | None = None
+    scores: SharedRows | None = None  # rows of the score cache; None without one
 
 
 @dataclass(frozen=True, slots=True)
@@ -209,10 +209,10 @@ class ServedQModel(ABC):
         return rules_before(self._rules, request, result) if self._rules else result
 
     async def _cached(self, request: ScoreRequest) -> ScoreResult:
-        cache = self._runtime.score_cache
-        if cache is None or not self._content:
+        rows = self._runtime.scores
+        if rows is None or not self._content:
             return await self._score(request)
-        return await cache.score(request, self._score, content=self._content)
+        return await cached_score(rows, request, self._score, content=self._content)
 
     @abstractmethod
     async def _score(self, request: ScoreRequest) -> ScoreResult:

@@ -167,7 +167,7 @@ async def load_q_model(body: LoadRequest, settings: SettingsDep, models: ModelsD
 @orders.post("/drop")
 async def drop_q_model(body: DropRequest, models: ModelsDep) -> ModelList:
     """Stop serving a version; running requests still complete with it."""
-    models.q_models.drop(body.q_model)
+    models.q_models.change(models.q_models.routes.drop(body.q_model))
     _log.info("q_model_dropped", q_model=body.q_model)
     return model_list(models)
 
@@ -176,7 +176,7 @@ async def drop_q_model(body: DropRequest, models: ModelsDep) -> ModelList:
 async def move_alias(body: AliasRequest, models: ModelsDep) -> ModelList:
     """Point an alias to another Q model, split its episodes or remove it, from the next request."""
     to = None if body.to is None else shares_of(body.to)
-    models.q_models.move(body.alias, to)
+    models.q_models.change(models.q_models.routes.move(body.alias, to))
     _log.info("alias_moved", alias=body.alias, to=to)
     return model_list(models)
 
@@ -184,6 +184,6 @@ async def move_alias(body: AliasRequest, models: ModelsDep) -> ModelList:
 @orders.post("/shadow")
 async def set_shadow(body: ShadowRequest, models: ModelsDep) -> ModelList:
     """Let a second Q model score the same requests, without effect on the answers."""
-    models.q_models.shadow(body.q_model, body.shadow)
+    models.q_models.change(models.q_models.routes.shadow(body.q_model, body.shadow))
     _log.info("shadow_set", q_model=body.q_model, shadow=body.shadow)
     return model_list(models)

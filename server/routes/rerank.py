@@ -89,12 +89,11 @@ async def tei_tokenize(body: TeiTokenizeRequest, scoring: ScoringDep) -> Respons
     if not 1 <= len(texts) <= most:
         raise InvalidRequestError(f"there are {len(texts)} inputs; send 1 to {most} (QGUIDE_MAX_CANDIDATES)")
     check_size("inputs", texts, scoring.settings.max_text_bytes)
-    q_model, written = await scoring.models.q_models.pieces(
-        scoring.models.find_reranker(body.model), texts, special=body.add_special_tokens, write=tei_tokens
-    )
+    with scoring.models.q_models.hold(scoring.models.find_reranker(body.model)) as held:
+        written = await held.model.pieces(texts, special=body.add_special_tokens, write=tei_tokens)
     if written is None:
         raise InvalidRequestError(
-            f"the Q model {q_model!r} has no tokenizer in this server; name one that has as model"
+            f"the Q model {held.id!r} has no tokenizer in this server; name one that has as model"
         )
     return Response(written, media_type="application/json")
 

@@ -10,8 +10,8 @@ from qguide.server.episodes.store import MemoryEpisodeStore
 from qguide.server.http.admission import Caller, Limiter
 from qguide.server.http.errors import OverLimitError
 from qguide.server.observability.request_context import Account
-from qguide.server.q_models.score_cache import ScoreCache
-from qguide.server.redis.client import RedisLink
+from qguide.server.q_models.score_cache import cached_score
+from qguide.server.redis.client import RedisLink, SharedRows
 
 ADA = Caller("ada", False, requests_per_minute=2, tokens_per_day=100)
 STATE = (Message("user", "a secret place"),)
@@ -65,11 +65,11 @@ def step(known: ServedEpisode | None) -> EpisodeChange:
 class CachedScorer:
     """A scorer behind a cache of its results."""
 
-    def __init__(self, scorer: CountingScorer, cache: ScoreCache, *, content: str) -> None:
+    def __init__(self, scorer: CountingScorer, rows: SharedRows, *, content: str) -> None:
         self._scorer = scorer
-        self._cache = cache
+        self._rows = rows
         self._content = content
 
     async def score(self, request: ScoreRequest) -> ScoreResult:
         """Score each candidate, from the cache if possible."""
-        return await self._cache.score(request, self._scorer.score, content=self._content)
+        return await cached_score(self._rows, request, self._scorer.score, content=self._content)

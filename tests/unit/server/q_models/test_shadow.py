@@ -78,7 +78,7 @@ async def shadowed(
     for name, build in (("first", first), ("second", shadow)):
         model = QModel(name, "1", ScorerSource(build, "checkpoint"), runtime)
         models.add(model)
-    models.shadow("first", "second")
+    models.change(models.routes.shadow("first", "second"))
     try:
         yield models, runtime
     finally:
@@ -185,8 +185,8 @@ async def test_a_shadow_that_outlasts_its_model_leaves_no_series() -> None:
         await ask(models)
         await until(lambda: count(runtime, "failed") == 1)
         assert told(runtime, "queue_seconds_count", q_model="second@1", ended="given_up") == 1
-        models.shadow("first", None)
-        models.drop("second@1")
+        models.change(models.routes.shadow("first", None))
+        models.change(models.routes.drop("second@1"))
         slow.gate.set()
         for thread in (runtime.thread, runtime.shadow_thread):
             await asyncio.wrap_future(thread.call(lambda: None))
@@ -201,8 +201,8 @@ async def test_a_slow_shadow_keeps_nobody_waiting_and_is_closed_when_it_ends() -
         async with asyncio.timeout(30):
             for _ in range(10):
                 assert (await ask(models)).q_values == (1.0, 0.0)
-        models.shadow("first", None)
-        models.drop("second@1")
+        models.change(models.routes.shadow("first", None))
+        models.change(models.routes.drop("second@1"))
         assert not slow.cleared.is_set()
         slow.gate.set()
         await until(lambda: count(runtime, "agreed") == 11 or slow.cleared.is_set())
@@ -212,4 +212,4 @@ async def test_a_slow_shadow_keeps_nobody_waiting_and_is_closed_when_it_ends() -
 async def test_a_shadow_that_is_not_served_is_refused() -> None:
     async with shadowed(lambda: ScriptedScorer({})) as (models, _):
         with pytest.raises(RoutingError, match=r"shadow .*'first' .*'third', .* first@1, second@1$"):
-            models.shadow("first", "third")
+            models.change(models.routes.shadow("first", "third"))

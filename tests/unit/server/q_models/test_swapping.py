@@ -199,7 +199,7 @@ async def test_a_request_ends_with_the_version_it_began_with_and_then_its_cache_
         scorer.gate.set()
         store = scorer._packed.store
         with models.hold("old") as held:
-            models.drop("old@1")
+            models.change(models.routes.drop("old@1"))
             assert "old" not in models.routes
             result = await held.score(REQUEST)
             await settle(thread)
@@ -219,7 +219,7 @@ async def test_a_cache_goes_even_where_the_device_outlasts_the_request() -> None
         with models.hold("old") as held, pytest.raises(ScorerUnavailableError, match=r"1\.0 s"):
             await held.score(REQUEST)
         assert scorer.entered.is_set()
-        models.drop("old@1")
+        models.change(models.routes.drop("old@1"))
         scorer.gate.set()
         await settle(thread)
         assert (len(store), store.nbytes) == (0, 0)

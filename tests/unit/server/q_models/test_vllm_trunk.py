@@ -146,9 +146,9 @@ async def test_as_an_arm_it_is_held_until_its_last_answer_and_then_closed(checkp
             arms.add(scored.json()["q_model"])
         assert arms == {"big", "demo"}
 
-        models.q_models.move("trial", {"demo": 1})
+        models.q_models.change(models.q_models.routes.move("trial", {"demo": 1}))
         with models.q_models.hold("big") as held:
-            models.q_models.drop("big@v1")
+            models.q_models.change(models.q_models.routes.drop("big@v1"))
             assert "big" not in models.q_models.routes
             assert not http.is_closed
             assert len((await held.score(REQUEST)).q_values) == len(CANDIDATES)
@@ -172,8 +172,8 @@ async def test_as_a_shadow_it_scores_again_and_its_own_client_is_closed_on_drop(
         assert vllm.asked[-1]["input"]
         again = on_threads(big)._shadow_resident._scorer
         assert isinstance(again, VllmScorer)
-        models.q_models.shadow("demo", None)
-        models.q_models.drop("big@v1")
+        models.q_models.change(models.q_models.routes.shadow("demo", None))
+        models.q_models.change(models.q_models.routes.drop("big@v1"))
         await until(lambda: again._server._http.is_closed)
 
 
@@ -203,7 +203,7 @@ async def test_its_dead_thread_turns_readiness_red_until_it_is_dropped(
         assert (red.status_code, red.json()["status"]) == (503, "unavailable")
         assert (await client.get("/healthz")).status_code == 200  # the others are served
         assert (await client.post("/v1/score", json=body("demo"))).status_code == 200
-        models.q_models.drop("big@v1")
+        models.q_models.change(models.q_models.routes.drop("big@v1"))
         assert http.is_closed
         assert (await client.get("/readyz")).status_code == 200
 

@@ -13,7 +13,6 @@ from qguide.cli import app as cli
 from qguide.qnet.errors import ConfigError
 from qguide.server.http.admission import Limiter
 from qguide.server.observability.metrics import Metrics
-from qguide.server.q_models.score_cache import ScoreCache
 from qguide.server.redis.client import RedisLink, SharedRows
 from tests.support.redis_server import RedisServer
 from tests.support.redis_users import REQUEST, CachedScorer, CountingScorer, admitted, step, stores, until
@@ -49,7 +48,7 @@ def test_serve_says_what_is_wrong_with_a_redis_url() -> None:
 
 async def test_everything_in_redis_expires_and_holds_no_text(link: RedisLink) -> None:
     await admitted(Limiter(link, concurrent_requests=0), tokens=5)
-    scorer = CachedScorer(CountingScorer(), ScoreCache(SharedRows(link, "q", ttl_s=60)), content="w")
+    scorer = CachedScorer(CountingScorer(), SharedRows(link, "q", ttl_s=60), content="w")
     await scorer.score(REQUEST)
     keys = await link.client.keys("*")
     assert len(keys) == 3
@@ -173,14 +172,14 @@ async def test_servers_share_rows_and_each_has_its_own_without_redis(redis: Redi
 @pytest.mark.parametrize("row", [b"{", b'{"another": "version"}', b"[1]", b"\xff"])
 async def test_a_row_of_another_version_is_none_and_said_once(link: RedisLink, row: bytes) -> None:
     scorer = CountingScorer()
-    cached = CachedScorer(scorer, ScoreCache(SharedRows(link, "q", ttl_s=60)), content="w")
+    cached = CachedScorer(scorer, SharedRows(link, "q", ttl_s=60), content="w")
     episodes, _ = stores(link)
     await cached.score(REQUEST)
     await episodes.update("e", step)
     for key in await link.client.keys("*"):
         await link.client.set(key, row)
     newer, _ = stores(link)
-    other = CachedScorer(scorer, ScoreCache(SharedRows(link, "q", ttl_s=60)), content="w")
+    other = CachedScorer(scorer, SharedRows(link, "q", ttl_s=60), content="w")
     with structlog.testing.capture_logs() as said:
         assert (await other.score(REQUEST)).computed_tokens > 0
         assert await newer.get("e") is None

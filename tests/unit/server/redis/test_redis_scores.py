@@ -4,7 +4,6 @@ import pytest
 
 from qguide.qnet.errors import ScorerUnavailableError
 from qguide.qnet.types import Message, ScoreRequest, ScoreResult, ToolCall
-from qguide.server.q_models.score_cache import ScoreCache
 from qguide.server.redis.client import RedisLink, SharedRows
 from tests.support.redis_server import RedisServer
 from tests.support.redis_users import REQUEST, STATE, CachedScorer, CountingScorer, until
@@ -12,7 +11,7 @@ from tests.support.redis_users import REQUEST, STATE, CachedScorer, CountingScor
 
 async def test_a_known_state_is_scored_once_by_all_servers(link: RedisLink) -> None:
     scorers = [CountingScorer() for _ in range(2)]
-    cached = [CachedScorer(s, ScoreCache(SharedRows(link, "q", ttl_s=60)), content="w") for s in scorers]
+    cached = [CachedScorer(s, SharedRows(link, "q", ttl_s=60), content="w") for s in scorers]
     first, again = [await scorer.score(REQUEST) for scorer in cached]
     assert again.q_values == first.q_values
     assert (again.computed_tokens, again.cached_tokens) == (0, first.computed_tokens)
@@ -21,7 +20,7 @@ async def test_a_known_state_is_scored_once_by_all_servers(link: RedisLink) -> N
 
 async def test_other_weights_candidates_or_time_are_other_questions() -> None:
     scorer, now = CountingScorer(), 0.0
-    cache = ScoreCache(SharedRows(None, "q", ttl_s=10, clock=lambda: now))
+    cache = SharedRows(None, "q", ttl_s=10, clock=lambda: now)
     await CachedScorer(scorer, cache, content="w").score(REQUEST)
     await CachedScorer(scorer, cache, content="w").score(REQUEST)
     assert scorer.asked == 1
@@ -35,7 +34,7 @@ async def test_other_weights_candidates_or_time_are_other_questions() -> None:
 
 async def test_memory_keeps_so_many_and_no_broken_q() -> None:
     scorer = CountingScorer()
-    cached = CachedScorer(scorer, ScoreCache(SharedRows(None, "q", ttl_s=10, most=1)), content="w")
+    cached = CachedScorer(scorer, SharedRows(None, "q", ttl_s=10, most=1), content="w")
     other = ScoreRequest(STATE, REQUEST.candidates[:1])
     for request in (REQUEST, other, REQUEST):
         await cached.score(request)
@@ -55,14 +54,14 @@ async def test_a_scorers_failure_is_not_kept() -> None:
                 raise ScorerUnavailableError("not now")
             return result
 
-    cached = CachedScorer(Failing(), ScoreCache(SharedRows(None, "q", ttl_s=10)), content="w")
+    cached = CachedScorer(Failing(), SharedRows(None, "q", ttl_s=10), content="w")
     with pytest.raises(ScorerUnavailableError):
         await cached.score(REQUEST)
     assert (await cached.score(REQUEST)).q_values == (0.5, 0.5)
 
 
 async def test_ids_and_fields_that_no_q_model_reads_ask_for_the_same_score() -> None:
-    scorer = CachedScorer(CountingScorer(), ScoreCache(SharedRows(None, "q", ttl_s=60)), content="w")
+    scorer = CachedScorer(CountingScorer(), SharedRows(None, "q", ttl_s=60), content="w")
     results = []
     for number in range(2):
         call = ToolCall("go", '{"to": "desk"}', id=f"call_{number}")
@@ -75,7 +74,7 @@ async def test_ids_and_fields_that_no_q_model_reads_ask_for_the_same_score() -> 
 
 async def test_scores_are_known_from_memory_while_redis_is_gone(redis: RedisServer, link: RedisLink) -> None:
     scorers = [CountingScorer() for _ in range(2)]
-    one, two = (CachedScorer(s, ScoreCache(SharedRows(link, "q", ttl_s=60)), content="w") for s in scorers)
+    one, two = (CachedScorer(s, SharedRows(link, "q", ttl_s=60), content="w") for s in scorers)
     await one.score(REQUEST)
     redis.kill()
     assert (await one.score(REQUEST)).q_values == (0.5, 0.5)

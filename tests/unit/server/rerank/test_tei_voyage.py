@@ -202,9 +202,10 @@ def test_tokens_are_written_in_the_tokenizers_thread(serve: Serve) -> None:
     def write(texts: Texts) -> tuple[str, int]:
         return current_thread().name, sum(len(list(pieces)) for pieces in texts)
 
-    split = partial(models.q_models.pieces, "q", ["a mug", "desk 1"], special=False, write=write)
     assert client.portal is not None
-    _, found = client.portal.call(split)
+    with models.q_models.hold("q") as held:
+        split = partial(held.model.pieces, ["a mug", "desk 1"], special=False, write=write)
+        found = client.portal.call(split)
     assert found is not None
     assert found[0].startswith("qguide-tokenizer")
     assert found[1] >= 2
