@@ -167,7 +167,6 @@ class GuidedStepService(RequestService):
         if obstacle is None and num_candidates > 1:  # single draws are what guided ones must beat
             threshold = threshold_settings(self.settings.thresholds, q_model)
         limit = Threshold(threshold.below, threshold.actions, threshold.num_candidates) if threshold else None
-        scorer = self._scorer(asked, held, obstacle)
         return _Plan(
             guidance=Guidance(
                 num_candidates=num_candidates if chooses else asked.n,
@@ -188,13 +187,10 @@ class GuidedStepService(RequestService):
                 greedy_weight=rule.greedy_weight,
                 threshold=limit,
             ),
-            scorer=scorer,
+            scorer=self._scorer(asked, held, obstacle),
             perturbation=self._perturbation(asked, chooses=chooses),
             threshold=threshold,
             escalation=self._escalation(asked, threshold),
-            has_domain=scorer.domain is not None,
-            least_read=scorer.least_read,
-            is_blind=obstacle is not None,
             warnings=warnings,
         )
 
@@ -264,7 +260,7 @@ class GuidedStepService(RequestService):
         """The history is read during the block, where an upstream draws and the device is idle."""
         draws_elsewhere = asked.policy.upstream_model is not None
         scores = plan.guidance.num_candidates > 1 or plan.guidance.always_score
-        if not (self.settings.read_ahead and draws_elsewhere and scores) or plan.is_blind:
+        if not (self.settings.read_ahead and draws_elsewhere and scores) or plan.scorer.obstacle is not None:
             return nullcontext()
         return plan.scorer.reading_ahead(asked.read_history)
 
@@ -293,7 +289,7 @@ class GuidedStepService(RequestService):
         below = decision.below_threshold
         greedy = plan.guidance.sampling.first_is_greedy and decision.candidates[0].greedy is not False
         # None where the Q model was not asked, or nothing refuses a state.
-        bounded = plan.has_domain or (decision.window is not None and plan.least_read > 0)
+        bounded = plan.scorer.domain is not None or (decision.window is not None and plan.scorer.least_read > 0)
         known = decision.out_of_domain or (bounded and decision.q_values is not None)
         offer = Offer(
             at=len(asked.history),
@@ -374,7 +370,4 @@ class _Plan:
     perturbation: Perturbation | None
     threshold: ThresholdSettings | None
     escalation: Policy | None
-    has_domain: bool
-    least_read: float
-    is_blind: bool
     warnings: tuple[str, ...]

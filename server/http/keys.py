@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from datetime import UTC, datetime
 from hashlib import sha256
 from pathlib import Path
-from typing import Final, Self
+from typing import Any, Final, Self
 
 import structlog
 from filelock import FileLock
@@ -125,29 +125,15 @@ def read_keys(path: Path) -> KeyList:
         raise ConfigError(f"keys file {path} is malformed at {place or 'the top level'}: {first['msg']}") from error
 
 
-def create_key(
-    path: Path,
-    name: str,
-    *,
-    admin: bool = False,
-    metrics: bool = False,
-    requests_per_minute: int | None = None,
-    tokens_per_day: int | None = None,
-    cache_group: str | None = None,
-) -> str:
-    """Add a key to the file, creating it if need be; returns the new key, which cannot be retrieved again."""
+def create_key(path: Path, name: str, **fields: Any) -> str:
+    """Add a key to the file, creating it if need be; returns the new key, which cannot be retrieved again.
+
+    Args:
+        fields: further fields of `Key`.
+    """
     key = PREFIX + secrets.token_urlsafe(_RANDOM_BYTES)
     try:
-        new = Key(
-            name=name,
-            sha256=hash_of(key),
-            admin=admin,
-            metrics=metrics,
-            requests_per_minute=requests_per_minute,
-            tokens_per_day=tokens_per_day,
-            cache_group=cache_group,
-            created=datetime.now(UTC).replace(microsecond=0),
-        )
+        new = Key(name=name, sha256=hash_of(key), created=datetime.now(UTC).replace(microsecond=0), **fields)
     except ValidationError as error:
         first = error.errors(include_url=False)[0]
         raise ConfigError(f"{first['loc'][0]} is {first['input']!r}: {first['msg']}") from error

@@ -184,8 +184,6 @@ class Learning:
         """Go on where an earlier process ended, and follow within the block."""
         for folder in await asyncio.to_thread(_folders, self._folder):
             await self._live(folder.name)
-        if self._webhook is not None:
-            self._webhook.start()
         following = asyncio.create_task(self._following())
         try:
             yield
@@ -342,7 +340,7 @@ class Learning:
             sentence=state_of(group.name, group.progress, self.rules).sentence,
         )
         if line.failed:
-            self._tell("failed", group.name, line.version, line.reason)
+            loop.call_soon_threadsafe(self._tell, "failed", group.name, line.version, line.reason)
 
 
 def check_learning(settings: Settings) -> None:

@@ -17,9 +17,7 @@ import hmac
 import json
 import secrets
 import time
-from collections import deque
 from collections.abc import Mapping
-from contextlib import suppress
 from contextvars import Context
 from typing import Any, Final
 
@@ -41,63 +39,43 @@ _log = structlog.get_logger(__name__)
 
 
 class Webhook:
-    """Sends events to an address; `tell` may be called on any thread."""
+    """Sends events to an address, on the event loop."""
 
     def __init__(self, url: str, secret: bytes, client: httpx.AsyncClient | None = None) -> None:
         self._url = url
         self._secret = secret
-        self._client = client
-        self._told: deque[tuple[str, bytes]] = deque()
-        self._loop: asyncio.AbstractEventLoop | None = None
+        self._client = client or httpx.AsyncClient(timeout=_TIMEOUT_S)
         self._sending: dict[asyncio.Task[None], None] = {}
         self._turn = asyncio.Lock()
 
     @property
     def waiting(self) -> int:
         """Events that are neither delivered nor given up."""
-        return len(self._told) + len(self._sending)
-
-    def start(self) -> None:
-        """Begin to send, on the running event loop."""
-        self._loop = asyncio.get_running_loop()
-        self._client = self._client or httpx.AsyncClient(timeout=_TIMEOUT_S)
-        self._begin()
+        return len(self._sending)
 
     def tell(self, event: str, data: Mapping[str, Any], *, at: float | None = None) -> None:
         """Send an event; where a thousand wait, the oldest of them is given up."""
-        moment = time.time() if at is None else at
-        told = {"type": event, "timestamp": moment, "data": dict(data)}
-        self._told.append((f"msg_{secrets.token_hex(16)}", json.dumps(told).encode()))
-        if self._loop is not None:
-            with suppress(RuntimeError):  # the loop is closed
-                self._loop.call_soon_threadsafe(self._begin)
+        if self.waiting >= _MOST_WAITING:
+            oldest = next(iter(self._sending))
+            oldest.cancel()
+            del self._sending[oldest]
+            self._given_up("later ones fill the queue")
+        told = {"type": event, "timestamp": time.time() if at is None else at, "data": dict(data)}
+        sending = self._send(f"msg_{secrets.token_hex(16)}", json.dumps(told).encode())
+        task = asyncio.create_task(sending, context=Context())
+        self._sending[task] = None
+        task.add_done_callback(lambda sent: self._sending.pop(sent, None))
 
     async def close(self) -> None:
         """Stop; what waits gets one more moment."""
-        if self._client is None:
-            return
-        with suppress(TimeoutError):
-            async with asyncio.timeout(_LAST_S):
-                while self.waiting:
-                    await asyncio.sleep(0.01)
-        if self.waiting:
-            _log.error("webhook_not_delivered", events=self.waiting, reason="shutdown")
-        for task in self._sending:
-            task.cancel()
-        await asyncio.gather(*self._sending, return_exceptions=True)
+        if self._sending:
+            _, late = await asyncio.wait(self._sending, timeout=_LAST_S)
+            if late:
+                _log.error("webhook_not_delivered", events=len(late), reason="shutdown")
+            for task in late:
+                task.cancel()
+            await asyncio.gather(*late, return_exceptions=True)
         await self._client.aclose()
-
-    def _begin(self) -> None:
-        """Send what was told of, each on a task of its own."""
-        while self._told:
-            if len(self._sending) >= _MOST_WAITING:
-                oldest = next(iter(self._sending))
-                oldest.cancel()
-                del self._sending[oldest]
-                self._given_up("later ones fill the queue")
-            task = asyncio.create_task(self._send(*self._told.popleft()), context=Context())
-            self._sending[task] = None
-            task.add_done_callback(lambda sent: self._sending.pop(sent, None))
 
     async def _send(self, message_id: str, body: bytes) -> None:
         try:
@@ -121,7 +99,6 @@ class Webhook:
         _log.error("webhook_not_delivered", events=1, reason=reason)
 
     async def _post(self, message_id: str, body: bytes) -> None:
-        assert self._client is not None
         timestamp = str(int(time.time()))
         answer = await self._client.post(
             self._url,

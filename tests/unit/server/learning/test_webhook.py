@@ -40,7 +40,6 @@ class Receiver:
 async def told(receiver: Receiver, *events: str) -> None:
     """Tell of events, and wait until all are sent or given up."""
     hook = Webhook("http://receiver.example/hook", secret_bytes(SECRET), receiver.client)
-    hook.start()
     for event in events:
         hook.tell(event, {"reason": "it helps"}, at=7.0)
     while hook.waiting:
