@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import httpx
+import psutil
 
 from qguide.qnet.errors import ConfigError
 from qguide.server.upstreams.managed_process import ManagedProcess
@@ -15,24 +16,30 @@ START_S = 1800.0
 ANSWER_S = 1800.0
 
 
-def child(
-    name: str, command: Sequence[str], *, log: Path, environment: Mapping[str, str], piped: bool = False
-) -> ManagedProcess:
+def child(name: str, command: Sequence[str], *, log: Path, environment: Mapping[str, str]) -> ManagedProcess:
     """Start a process, to be used in a `with` block that ends it.
 
     Args:
         log: file for its output; reading the output here would disturb the measurement.
         environment: variables added to this process's environment.
-        piped: open pipes to its stdin and stdout.
 
     Raises:
         ConfigError: it cannot be started.
     """
     whole = {**os.environ, **environment}
     try:
-        return ManagedProcess(name, command, environment=whole, output=log, piped=piped)
+        return ManagedProcess(name, command, environment=whole, output=log)
     except OSError as error:
         raise ConfigError(f"{name} cannot be started: {error.strerror}") from error
+
+
+def family(process: ManagedProcess) -> list[int]:
+    """Process ids of a started process and all running descendants."""
+    try:
+        children = psutil.Process(process.pid).children(recursive=True)
+    except psutil.NoSuchProcess:
+        return []
+    return [process.pid, *(child.pid for child in children)]
 
 
 def wait_until_ready(process: ManagedProcess, http: httpx.Client, path: str) -> None:

@@ -13,7 +13,7 @@ from typing import Any
 import httpx
 
 from benchmarks.measurement.measure import Timing, clock_of
-from benchmarks.measurement.processes import ANSWER_S, child, free_port, wait_until_ready
+from benchmarks.measurement.processes import ANSWER_S, child, family, free_port, wait_until_ready
 from benchmarks.measurement.shapes import spell_sequence
 from benchmarks.measurement.steps import Step, TokenizedStep
 from benchmarks.score.baselines import ManySessions
@@ -62,7 +62,7 @@ class _OverHttp(ABC):
 
     @cached_property
     def _pids(self) -> list[int]:
-        return self._process.family()
+        return family(self._process)
 
     def _post(self, path: str, body: dict[str, Any]) -> Any:
         try:

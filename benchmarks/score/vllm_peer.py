@@ -2,18 +2,21 @@
 
 import base64
 import json
+import os
 import select
+import signal
+import subprocess
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 from benchmarks.measurement.measure import Timing
-from benchmarks.measurement.processes import ANSWER_S, START_S, child
+from benchmarks.measurement.processes import ANSWER_S, START_S
 from benchmarks.measurement.steps import Step, TokenizedStep
 from benchmarks.score.baselines import ManySessions
 from benchmarks.score.exported_model import ExportedModel
-from qguide.server.upstreams.managed_process import ManagedProcess
+from qguide.qnet.errors import ConfigError
 
 ENGINE = Path(__file__).with_name("vllm_engine.py")
 
@@ -21,9 +24,10 @@ ENGINE = Path(__file__).with_name("vllm_engine.py")
 class VllmEngine:
     """vLLM's engine in a separate process, which measures only the engine's calls."""
 
-    def __init__(self, exported: ExportedModel, process: ManagedProcess) -> None:
+    def __init__(self, exported: ExportedModel, prompts: IO[str], answers: IO[str], *, log: Path) -> None:
         self._exported = exported
-        self._process = process
+        self._prompts, self._answers = prompts, answers
+        self._log = log
         self._spent = Timing(0.0, 0.0)
         self.cached_tokens = 0
         self.about = self._read(START_S)
@@ -48,21 +52,21 @@ class VllmEngine:
     def _ask(self, steps: Sequence[TokenizedStep]) -> list[float]:
         prompts = [sequence for step in steps for sequence in step.sequences]
         try:
-            self._process.stdin.write(json.dumps({"prompts": prompts}) + "\n")
-            self._process.stdin.flush()
+            self._prompts.write(json.dumps({"prompts": prompts}) + "\n")
+            self._prompts.flush()
         except OSError as error:
-            raise self._process.failure("accepts no more prompts") from error
+            raise ConfigError(f"vLLM accepts no more prompts; see {self._log}") from error
         answer = self._read(ANSWER_S)
         self._spent = Timing(self._spent.cpu_s + answer["cpu_s"], self._spent.wall_s + answer["wall_s"])
         self.cached_tokens = answer["cached_tokens"]
         return self._exported.q_values([base64.b64decode(state) for state in answer["hidden"]])
 
     def _read(self, timeout_s: float) -> dict[str, Any]:
-        ready, _, _ = select.select([self._process.stdout], [], [], timeout_s)
-        line = self._process.stdout.readline() if ready else ""
+        ready, _, _ = select.select([self._answers], [], [], timeout_s)
+        line = self._answers.readline() if ready else ""
         if not line:
             what = "exited" if ready else f"did not answer for {timeout_s:g} s"
-            raise self._process.failure(what)
+            raise ConfigError(f"vLLM {what}; see {self._log}")
         found: dict[str, Any] = json.loads(line)
         return found
 
@@ -84,12 +88,22 @@ def vllm_engine(exported: ExportedModel, *, block_size: int | None) -> Iterator[
         options["enforce_eager"] = True
     if block_size is not None:
         options["block_size"] = block_size
-    name = "vLLM" if block_size is None else f"vLLM with blocks of {block_size}"
-    with child(
-        name,
-        [exported.vllm_python, "-I", str(ENGINE), json.dumps(options)],
-        log=exported.folder / f"vllm-{block_size}.log",
-        environment={**exported.vllm_environment, "VLLM_ENABLE_V1_MULTIPROCESSING": "0"},
-        piped=True,
-    ) as process:
-        yield VllmEngine(exported, process)
+    log = exported.folder / f"vllm-{block_size}.log"
+    with log.open("wb") as complaints:
+        process = subprocess.Popen(
+            [exported.vllm_python, "-I", str(ENGINE), json.dumps(options)],
+            env={**os.environ, **exported.vllm_environment, "VLLM_ENABLE_V1_MULTIPROCESSING": "0"},
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=complaints,
+            text=True,
+            start_new_session=True,
+        )
+    with process:
+        assert process.stdin is not None
+        assert process.stdout is not None
+        try:
+            yield VllmEngine(exported, process.stdin, process.stdout, log=log)
+        finally:
+            with suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)

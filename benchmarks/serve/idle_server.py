@@ -12,7 +12,7 @@ from typing import Any
 import httpx
 import uvicorn
 
-from benchmarks.measurement.processes import child, free_port, wait_until_ready
+from benchmarks.measurement.processes import child, family, free_port, wait_until_ready
 
 _Receive = Callable[[], Awaitable[dict[str, Any]]]
 _Send = Callable[[dict[str, Any]], Awaitable[None]]
@@ -35,7 +35,7 @@ def idle_server(answer: bytes, folder: Path) -> Iterator[tuple[str, tuple[int, .
     with child("the idle server", command, log=folder / "idle.log", environment={}) as process:
         with httpx.Client(base_url=url) as http:
             wait_until_ready(process, http, "/")
-        yield url, tuple(process.family())
+        yield url, tuple(family(process))
 
 
 def _serve(port: int, answer: bytes) -> None:

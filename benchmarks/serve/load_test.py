@@ -13,7 +13,7 @@ from pydantic import Field
 
 from benchmarks.measurement.measure import describe_machine
 from benchmarks.measurement.options import BenchOptions, Counts, OutputFile, Words
-from benchmarks.measurement.processes import child, free_port, wait_until_ready
+from benchmarks.measurement.processes import child, family, free_port, wait_until_ready
 from benchmarks.measurement.records import LoadRow, ServeRun
 from benchmarks.serve.agents import Agent
 from benchmarks.serve.idle_server import idle_server
@@ -151,7 +151,7 @@ def _server(config: ServeBench, models: str, folder: Path) -> Iterator[tuple[str
     ) as process:
         with httpx.Client(base_url=url) as http:
             wait_until_ready(process, http, "/readyz")
-        yield url, tuple(process.family())
+        yield url, tuple(family(process))
         if not process.running:
             raise process.failure("exited")
 

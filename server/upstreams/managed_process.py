@@ -12,9 +12,7 @@ from contextlib import suppress
 from pathlib import Path
 from threading import Thread
 from time import monotonic, sleep
-from typing import IO, Any, Final, Self
-
-import psutil
+from typing import Final, Self
 
 from qguide.qnet.errors import ConfigError
 from qguide.server.upstreams import process_guard
@@ -60,21 +58,12 @@ class ManagedProcess:
     """A child process in its own session, which does not outlive this process.
 
     Args:
-        command: command line, run by a guard that kills it when this process is gone. A piped process has no guard and
-            must exit at the end of its input.
-        output: file for its output, or a function that is called with each line on a separate thread. For a piped
-            process this is only stderr.
+        command: command line, run by a guard that kills it when this process is gone.
+        output: file for its output, or a function that is called with each line on a separate thread.
     """
 
     def __init__(
-        self,
-        name: str,
-        command: Sequence[str],
-        *,
-        environment: Mapping[str, str],
-        output: Path | Callable[[str], None],
-        piped: bool = False,
-        folder: Path | None = None,
+        self, name: str, command: Sequence[str], *, environment: Mapping[str, str], output: Path | Callable[[str], None]
     ) -> None:
         self.name = name
         if shutil.which(command[0]) is None:
@@ -82,24 +71,19 @@ class ManagedProcess:
         self._log = output if isinstance(output, Path) else None
         self._last_lines: deque[str] = deque(maxlen=_SHOWN_LINES)
         self._listener: Thread | None = None
-        self._heard: IO[str] | None = None
-        guard = () if piped else (sys.executable, "-I", process_guard.__file__)
         with (self._log or Path(os.devnull)).open("wb") as file:
-            sink: Any = file if self._log else subprocess.PIPE
             self._process = subprocess.Popen(
-                [*guard, *command],
-                cwd=folder,
+                [sys.executable, "-I", process_guard.__file__, *command],
                 env=dict(environment),
-                stdin=subprocess.PIPE,  # the guard, or a piped process, exits when it is closed
-                stdout=subprocess.PIPE if piped else sink,
-                stderr=sink if piped else subprocess.STDOUT,
+                stdin=subprocess.PIPE,  # the guard exits when it is closed
+                stdout=file if self._log else subprocess.PIPE,
+                stderr=subprocess.STDOUT,
                 text=True,
                 encoding="utf-8",
                 errors="replace",
                 start_new_session=True,  # so that its descendants are killed as one group
             )
         if callable(output):
-            self._heard = self._process.stderr if piped else self._process.stdout
             self._listener = Thread(target=self._listen, args=(output,), daemon=True)
             self._listener.start()
 
@@ -111,20 +95,8 @@ class ManagedProcess:
 
     @property
     def pid(self) -> int:
-        """Process id of the guard or the piped process, which is also its process group's."""
+        """Process id of the guard, which is also its process group's."""
         return self._process.pid
-
-    @property
-    def stdin(self) -> IO[str]:
-        """Standard input of a piped process."""
-        assert self._process.stdin is not None
-        return self._process.stdin
-
-    @property
-    def stdout(self) -> IO[str]:
-        """Standard output of a piped process."""
-        assert self._process.stdout is not None
-        return self._process.stdout
 
     @property
     def status(self) -> int | None:
@@ -135,14 +107,6 @@ class ManagedProcess:
     def running(self) -> bool:
         """True until it has exited."""
         return self.status is None
-
-    def family(self) -> list[int]:
-        """Process ids of itself and all running descendants."""
-        try:
-            children = psutil.Process(self.pid).children(recursive=True)
-        except psutil.NoSuchProcess:
-            return []
-        return [self.pid, *(child.pid for child in children)]
 
     def wait_until(self, ready: Callable[[], bool], *, timeout_s: float) -> None:
         """Poll until the process is ready."""
@@ -180,14 +144,12 @@ class ManagedProcess:
         self._process.wait()
         if self._listener is not None:
             self._listener.join(_END_S)
-        for pipe in (self._process.stdin, self._process.stdout):
-            if pipe is not None and pipe is not self._heard:
-                with suppress(BrokenPipeError):  # input that it has not read
-                    pipe.close()
+        assert self._process.stdin is not None
+        self._process.stdin.close()
 
     def _listen(self, tell: Callable[[str], None]) -> None:
-        assert self._heard is not None
-        with self._heard:
-            for line in self._heard:
+        assert self._process.stdout is not None
+        with self._process.stdout as heard:
+            for line in heard:
                 self._last_lines.append(line.rstrip())
                 tell(line.rstrip())

