@@ -239,6 +239,7 @@ class Episodes:
                 by=outcome.by,
                 q_model=episode.last.q_model if episode.last else None,
                 recorded=closed.episode.recorded,
+                reason=closed.not_recorded or None,
             )
             return closed
 

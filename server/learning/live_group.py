@@ -62,6 +62,7 @@ class LiveGroup:
     fits_again_s: float = 0.0  # time of the loop before which no fit begins, after one could not be noted
     policies: Mapping[str, PolicyRecord] = field(default_factory=dict)
     nameless: int = 0
+    unrecorded: str = ""  # why the latest episode that could not be recorded was not
     fitting: asyncio.Task[None] | None = None
     lock: asyncio.Lock = field(default_factory=asyncio.Lock)
 

@@ -124,6 +124,7 @@ class Learning:
             policies=episode.policies,
         )
         live = await self._live(self.group_of(owner_of(place)))
+        live.unrecorded = episode.broken or live.unrecorded
         await self._change(live, lambda: live.group.end(line))
 
     async def order(self, group: str, order: Order) -> LearningState:
@@ -137,7 +138,13 @@ class Learning:
         live = await self._live(group)
         async with live.lock:
             return state_of(
-                group, live.group.progress, self.rules, share=live.share, spent=live.spent, nameless=live.nameless
+                group,
+                live.group.progress,
+                self.rules,
+                share=live.share,
+                spent=live.spent,
+                nameless=live.nameless,
+                unrecorded=live.unrecorded,
             )
 
     async def curve(self, group: str) -> CurveState:

@@ -165,6 +165,7 @@ def state_of(
     share: float | None = None,
     spent: Spent | None = None,
     nameless: int = 0,
+    unrecorded: str = "",
 ) -> LearningState:
     """The state of a group in figures and in a sentence.
 
@@ -172,12 +173,15 @@ def state_of(
         share: of new episodes that are guided here; None is what the phase says. It is 0 where the version could not be
             loaded.
         nameless: steps in this process that named no episode; other replicas count their own.
+        unrecorded: why the latest episode of this process that could not be recorded was not.
     """
     share = progress.share if share is None else share
     lost = progress.version is not None and not share
     why = f"; version {progress.version} cannot be loaded, so nothing is guided" if lost else ""
     if nameless and not progress.episodes.count:
         why += f"; of this process's steps {nameless:,} named no episode (X-Session-ID)"
+    if unrecorded:
+        why += f"; the latest episode of this process that was not recorded: {unrecorded}"
     fit, silent = progress.fit, progress.silent
     cost = _cost(progress, rules.budget, spent or Spent())
     return LearningState(

@@ -50,6 +50,15 @@ def test_an_agent_that_names_no_episode_is_told() -> None:
     assert "named no" not in state_of("_", progress, RULES, nameless=7).sentence
 
 
+def test_the_sentence_tells_why_an_episode_was_not_recorded() -> None:
+    progress = Progress(RULES)
+    play(progress, 1.0)
+    assert "not recorded" not in state_of("_", progress, RULES).sentence
+    assert state_of("_", progress, RULES, unrecorded="it begins with a reply").sentence.endswith(
+        "not recorded: it begins with a reply"
+    )
+
+
 def test_rewards_on_another_scale_are_told() -> None:
     progress = Progress(RULES)
     play(progress, 1.0)

@@ -330,3 +330,12 @@ def test_the_prompt_and_the_tools_of_an_episode_are_known_by_a_hash(
 
 def test_without_learning_there_is_no_route(serve: Serve, settings: Settings) -> None:
     assert serve(settings.model_copy(update={"learn": False})).get("/v1/learning").status_code == 404
+
+
+def test_a_history_that_was_rewritten_is_told_by_the_sentence(serve: Serve, settings: Settings) -> None:
+    client = serve(settings)
+    for task in ("Find the ring. It is 9:00.", "Find the ring. It is 9:01."):
+        body = {"model": "default", "messages": [{"role": "user", "content": task}], "qguide": {"episode_id": "e"}}
+        assert client.post("/v1/chat/completions", json=body).status_code == 200
+    assert client.post("/v1/episodes/e/outcome", json={"reward": 1}).json()["recorded"] is False
+    assert "not recorded: the history of step 2 does not continue that of step 1" in state(client)["sentence"]
