@@ -8,10 +8,8 @@ from dataclasses import dataclass, replace
 
 from qguide.qnet.errors import HistoryTooLongError
 from qguide.qnet.types import Candidate, History, Message, SampleRequest, ScoreResult
-from qguide.training.evaluation.methods import Play
-from qguide.training.evaluation.search import Searched, Verification
+from qguide.training.evaluation.search import Searched, TaskTrials
 from qguide.training.rollouts.episode import AgentStep, Episode, derived_seed
-from qguide.training.rollouts.game import Game
 from qguide.training.rollouts.rollout import RolloutTask, SampleRequests, value_request
 from qguide.training.trajectory import Step, reply_key, text_reply
 
@@ -41,10 +39,10 @@ class _Branch:
 class BeamSearch:
     """Beam search over one task's trajectories."""
 
-    def __init__(self, game: Game, options: Play, verification: Verification) -> None:
-        self._game = game
-        self._options = options
-        self._verification = verification
+    def __init__(self, shared: TaskTrials, seed: int) -> None:
+        self._game = shared.playable.game(seed)
+        self._options = shared.play
+        self._observes, self._beams = shared.observes, shared.beams
         self._first_observation = ""
         self._choices: list[AgentStep] = []
 
@@ -102,14 +100,13 @@ class BeamSearch:
         """One branch for each candidate; tried first, if the Q model reads what came of it."""
         replies = [candidate.message for candidate in candidates]
         tried: list[Step] = [Step.of_messages(reply, ()) for reply in replies]
-        if self._verification.observes:
+        if self._observes:
             tried = []
             for reply in replies:
                 tried.append((yield from self._try(beam, reply)))
-        observes = self._verification.observes
-        result: ScoreResult = yield value_request(history, tried, observes=observes)
+        result: ScoreResult = yield value_request(history, tried, observes=self._observes)
         branches = [
-            _Branch(beam, reply, q, step if observes else None)
+            _Branch(beam, reply, q, step if self._observes else None)
             for reply, q, step in zip(replies, result.q_values, tried, strict=True)
         ]
         return branches, result.computed_tokens
@@ -122,7 +119,7 @@ class BeamSearch:
         found: list[_Beam | _Branch] = [*ended, *branches]
         ranked = sorted(found, key=lambda one: -one.value)
         beams: list[_Beam] = []
-        for one in ranked[: self._verification.beams]:
+        for one in ranked[: self._beams]:
             if isinstance(one, _Beam):
                 beams.append(one)
                 continue

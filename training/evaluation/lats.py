@@ -14,17 +14,13 @@ on failures; nothing reflects here.
 The search steps the environment with every candidate and sees every outcome, which no server can.
 """
 
-from collections.abc import Callable
-
 from qguide.qnet.errors import HistoryTooLongError
 from qguide.qnet.records import ROOT_ID
 from qguide.qnet.types import Candidate, SampleRequest, ScoreResult
 from qguide.training.algorithms.tree import Tree, merge_branch
-from qguide.training.evaluation.methods import Play
-from qguide.training.evaluation.search import Searched
+from qguide.training.evaluation.search import Searched, TaskTrials
 from qguide.training.exploration.mcts import SearchStatistics, back_up, select_child, select_path
 from qguide.training.rollouts.episode import AgentStep, Episode, seeded
-from qguide.training.rollouts.game import Game
 from qguide.training.rollouts.rollout import RolloutTask, value_request
 from qguide.training.trajectory import Step, reply_key
 
@@ -35,28 +31,28 @@ EXPLORATION = 1.0
 class TreeSearch:
     """Tree search of one task."""
 
-    def __init__(self, game: Game, options: Play, *, observes: bool, is_success: Callable[[float, bool], bool]) -> None:
-        self._game = game
-        self._options = options
-        self._observes = observes
-        self._sampling_at = seeded(options.drawing, *game.seeds)
-        self._is_success = is_success
+    def __init__(self, shared: TaskTrials, seed: int) -> None:
+        self._game = shared.playable.game(seed)
+        self._options = shared.play
+        self._observes = shared.observes
+        self._iterations, self._succeeds = shared.lats_iterations, shared.succeeds
+        self._sampling_at = seeded(shared.play.drawing, *self._game.seeds)
         self._tree = Tree("")
         self._statistics = SearchStatistics()
         self._expanded: set[int] = set()
         self._choices: list[AgentStep] = []
 
-    def search(self, *, iterations: int) -> RolloutTask[Searched]:
-        """Search until a trajectory succeeds, at most `iterations` times.
+    def search(self) -> RolloutTask[Searched]:
+        """Search until a trajectory succeeds, at most `lats_iterations` times.
 
         The first trajectory is that of q-guided where the Q model is read at the action.
         """
         self._tree = Tree((yield from self._game.first()))
         episodes: list[Episode] = []
-        while len(episodes) < iterations:
+        while len(episodes) < self._iterations:
             episode = yield from self._iterate()
             episodes.append(episode)
-            if self._is_success(episode.reward, episode.terminated):
+            if self._succeeds(episode):
                 break
         rewards = [episode.reward for episode in episodes]
         return Searched(episodes, rewards.index(max(rewards)))

@@ -5,7 +5,7 @@ next trial's prompt holds these notes. As in the paper the trials are greedy, an
 notes are kept. Whether a trial failed is the environment's true verdict, which no server knows.
 """
 
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Generator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
@@ -13,8 +13,8 @@ from pydantic import Field
 
 from qguide.qnet.errors import HistoryTooLongError
 from qguide.qnet.types import Candidate, History, Message, SampleRequest
-from qguide.training.evaluation.methods import Play, greedy
-from qguide.training.evaluation.search import Searched
+from qguide.training.evaluation.methods import greedy
+from qguide.training.evaluation.search import Searched, TaskTrials
 from qguide.training.options import JobOptions
 from qguide.training.rollouts.episode import Agent, AgentStep, Episode, derived_seed
 from qguide.training.rollouts.rollout import ModelRequest, RolloutTask
@@ -46,12 +46,10 @@ class Reflexion(JobOptions):
 class Reflecting:
     """Trials of one task."""
 
-    play: Callable[[Agent], RolloutTask[Episode]]
-    options: Play
-    reflexion: Reflexion
-    is_success: Callable[[float, bool], bool]
+    shared: TaskTrials
+    seed: int
 
-    def search(self, *, seed: int, task_id: str) -> RolloutTask[Searched]:
+    def search(self) -> RolloutTask[Searched]:
         """Play until a trial succeeds; the last trial counts.
 
         A note that is empty, or that the trial leaves no room for, ends the trials as well: the
@@ -61,12 +59,11 @@ class Reflecting:
         notes: list[str] = []
         tokens = 0
         while True:
-            episode = yield from self.play(with_notes(greedy(self.options), self._kept(notes)))
+            episode = yield from self.shared.episode(with_notes(greedy(self.shared.play), self._kept(notes)))
             episodes.append(episode)
-            succeeded = self.is_success(episode.reward, episode.terminated)
-            if succeeded or len(episodes) == self.reflexion.trials:
+            if self.shared.succeeds(episode) or len(episodes) == self.shared.reflexion.trials:
                 break
-            parts = (seed, task_id, "reflexion", len(episodes))
+            parts = (self.seed, self.shared.playable.task.id, "reflexion", len(episodes))
             note = yield from self._reflect(episode, self._kept(notes), derived_seed(*parts))
             if note is None:
                 break
@@ -77,12 +74,12 @@ class Reflecting:
         return Searched(episodes, len(episodes) - 1, reflections=tuple(notes), reflection_tokens=tokens)
 
     def _kept(self, notes: Sequence[str]) -> Sequence[str]:
-        return notes[-self.reflexion.memory :]
+        return notes[-self.shared.reflexion.memory :]
 
     def _reflect(self, episode: Episode, notes: Sequence[str], seed: int) -> RolloutTask[Candidate | None]:
         """The policy's note on a failed trial; None if the trial is too long to be shown."""
         asked = (Message("user", reflection_prompt(episode, notes)),)
-        sampling = replace(self.options.sampling, max_tokens=self.reflexion.max_tokens, seed=seed)
+        sampling = replace(self.shared.play.sampling, max_tokens=self.shared.reflexion.max_tokens, seed=seed)
         try:
             drawn: list[Candidate] = yield SampleRequest(asked, 1, sampling, role="reflect")
         except HistoryTooLongError:

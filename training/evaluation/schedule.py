@@ -4,36 +4,30 @@ They run in sequence because the real engine takes seconds to load a game and mi
 loaded game again.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing, suppress
 from dataclasses import dataclass
+from functools import partial
+from typing import Final
 
 from qguide.qnet.errors import EnvironmentFailureError, QGuideError
 from qguide.training.environment import Environment
 from qguide.training.evaluation.beam_search import BeamSearch
 from qguide.training.evaluation.lats import TreeSearch
-from qguide.training.evaluation.methods import Play, method_of, no_repeat, q_guided
-from qguide.training.evaluation.paraphrased import under_paraphrase, with_paraphrases
+from qguide.training.evaluation.methods import method_of, no_repeat, q_guided
+from qguide.training.evaluation.paraphrased import with_paraphrases
 from qguide.training.evaluation.records import (
     DETERMINISTIC,
     MANY_TRAJECTORIES,
-    PARAPHRASED,
     EpisodeFailure,
     EpisodeRow,
     MethodName,
     TrajectoryCost,
     in_order,
 )
-from qguide.training.evaluation.reflexion import Reflecting, Reflexion
-from qguide.training.evaluation.search import (
-    Searched,
-    TrajectoryBudget,
-    Verification,
-    trajectory_seed,
-    verifier_best_of_n,
-)
-from qguide.training.rollouts.episode import Agent, Episode, first_reply, seeded
-from qguide.training.rollouts.harness import PlayableTask
+from qguide.training.evaluation.reflexion import Reflecting
+from qguide.training.evaluation.search import Searched, TaskTrials, best_of_n, q_guided_n
+from qguide.training.rollouts.episode import Agent
 from qguide.training.rollouts.rollout import EnvironmentCall, RolloutTask, TaskTimings, TimingsRequest
 
 
@@ -53,31 +47,6 @@ def plan_trials(methods: Sequence[MethodName], seeds: Sequence[int]) -> list[Met
     once = [MethodTrial(method, None) for method in in_order(methods) if method in DETERMINISTIC]
     drawn = [method for method in in_order(methods) if method not in DETERMINISTIC]
     return once + [MethodTrial(method, seed) for seed in seeds for method in drawn]
-
-
-@dataclass(frozen=True, slots=True)
-class TaskTrials:
-    """One task and everything that its trials share.
-
-    Attributes:
-        budgets: for each seed, the completion tokens of `budget_of` once it is played.
-        budget_of: the guided method whose tokens either best-of-n gets; None if none is played,
-            and it draws `trajectories`.
-        trajectories: maximum number of trajectories of either best-of-n, beside that budget.
-        paraphrases: of the task; some if a method draws under them.
-    """
-
-    playable: PlayableTask
-    play: Play
-    budgets: dict[int, int]
-    budget_of: MethodName | None
-    trajectories: int
-    guided_trajectories: int
-    verification: Verification
-    reflexion: Reflexion
-    paraphrases: Sequence[str]
-    on_row: Callable[[EpisodeRow], None]
-    on_failure: Callable[[EpisodeFailure], None]
 
 
 def play_trials(shared: TaskTrials, trials: Sequence[MethodTrial]) -> RolloutTask[None]:
@@ -109,49 +78,23 @@ def _load(make: Callable[[], Environment]) -> None:
         environment.reset()
 
 
+_SEARCHES: Final[Mapping[str, Callable[[TaskTrials, int], RolloutTask[Searched]]]] = {
+    "q-guided-n": q_guided_n,
+    "best-of-n": best_of_n,
+    "best-of-n-aug": partial(best_of_n, paraphrased=True),
+    "verifier-best-of-n": partial(best_of_n, verified=True),
+    "q-beam": lambda shared, seed: BeamSearch(shared, seed).search(),
+    "lats": lambda shared, seed: TreeSearch(shared, seed).search(),
+    "reflexion": lambda shared, seed: Reflecting(shared, seed).search(),
+}
+"""Methods that play several trajectories, or try before they choose; the others are agents."""
+
+
 def _play_trial(shared: TaskTrials, trial: MethodTrial) -> RolloutTask[Searched]:
-    seed, task_id = trial.seed or 0, shared.playable.task.id
-    match trial.method:
-        case "q-guided-n":
-            return (yield from _q_guided_n(shared, seed))
-        case "best-of-n" | "best-of-n-aug":
-            return (yield from _best_of_n(shared, seed, trial.method))
-        case "verifier-best-of-n":
-            return (
-                yield from verifier_best_of_n(
-                    lambda agent: _play(shared, agent),
-                    shared.play,
-                    shared.verification,
-                    seed=seed,
-                    task_id=task_id,
-                    budget=_budget(shared, seed),
-                )
-            )
-        case "q-beam":
-            beams = BeamSearch(shared.playable.game(seed), shared.play, shared.verification)
-            return (yield from beams.search())
-        case "lats":
-            tree = TreeSearch(
-                shared.playable.game(seed),
-                shared.play,
-                observes=shared.verification.observes,
-                is_success=shared.playable.environment.is_success,
-            )
-            return (yield from tree.search(iterations=shared.verification.iterations))
-        case "reflexion":
-            reflecting = Reflecting(
-                lambda agent: _play(shared, agent),
-                shared.play,
-                shared.reflexion,
-                is_success=shared.playable.environment.is_success,
-            )
-            return (yield from reflecting.search(seed=seed, task_id=task_id))
-    episode = yield from _play(shared, _agent(shared, trial))
+    if search := _SEARCHES.get(trial.method):
+        return (yield from search(shared, trial.seed or 0))
+    episode = yield from shared.episode(_agent(shared, trial))
     return Searched([episode], chosen=0)
-
-
-def _play(shared: TaskTrials, agent: Agent) -> RolloutTask[Episode]:
-    return shared.playable.game(0).play(agent, max_steps=shared.play.max_steps)
 
 
 def _agent(shared: TaskTrials, trial: MethodTrial) -> Agent:
@@ -165,51 +108,6 @@ def _agent(shared: TaskTrials, trial: MethodTrial) -> Agent:
     return method_of(trial.method)(play, seed, task_id)
 
 
-def _q_guided_n(shared: TaskTrials, seed: int) -> RolloutTask[Searched]:
-    """Play N guided trajectories, the first of which is q-guided's (QLASS, algorithm 4)."""
-    episodes: list[Episode] = []
-    for number in range(shared.guided_trajectories):
-        agent = q_guided(shared.play, seed, shared.playable.task.id, trajectory=number)
-        episodes.append((yield from _play(shared, agent)))
-    return Searched(episodes, _best_by_reward(episodes))
-
-
-def _best_of_n(shared: TaskTrials, seed: int, method: MethodName) -> RolloutTask[Searched]:
-    """Play whole trajectories until the budget is spent; the one that would exceed it is left out.
-
-    Trajectory k > 0 of best-of-n-aug is drawn under paraphrase k - 1, round and round.
-    """
-    budget = _budget(shared, seed)
-    episodes: list[Episode] = []
-    while budget.goes_on(episodes):
-        parts = trajectory_seed(seed, shared.playable.task.id, episodes)
-        agent = first_reply(seeded(shared.play.sampling, *parts))
-        if method in PARAPHRASED and episodes:
-            text = shared.paraphrases[(len(episodes) - 1) % len(shared.paraphrases)]
-            agent = under_paraphrase(agent, text, shared.playable.environment.task_markers)
-        episode = yield from _play(shared, agent)
-        if not budget.affords(episodes, episode):
-            break
-        episodes.append(episode)
-    best = _best_by_reward(episodes)
-    return Searched(episodes, best, excess_tokens=budget.excess(episodes))
-
-
-def _best_by_reward(episodes: Sequence[Episode]) -> int:
-    """Index of the episode of highest true reward, the first of equal ones."""
-    return max(range(len(episodes)), key=lambda number: episodes[number].reward)
-
-
-def _budget(shared: TaskTrials, seed: int) -> TrajectoryBudget:
-    if shared.budget_of is None:
-        return TrajectoryBudget(shared.trajectories)
-    if seed not in shared.budgets:
-        raise EnvironmentFailureError(
-            f"best-of-n has no budget: the {shared.budget_of} episode of seed {seed} failed; resume the run"
-        )
-    return TrajectoryBudget(shared.trajectories, shared.budgets[seed])
-
-
 def episode_row(shared: TaskTrials, trial: MethodTrial, searched: Searched, spent: TaskTimings) -> EpisodeRow:
     """The row of a trial, with the outcome of the trajectory that it chose."""
     episodes, best = searched.episodes, searched.episodes[searched.chosen]
@@ -218,7 +116,7 @@ def episode_row(shared: TaskTrials, trial: MethodTrial, searched: Searched, spen
     trajectories = [
         TrajectoryCost(
             reward=episode.reward,
-            success=shared.playable.environment.is_success(episode.reward, episode.terminated),
+            success=shared.succeeds(episode),
             steps=len(episode.steps),
             completion_tokens=episode.completion_tokens,
             values=valued,
@@ -231,7 +129,7 @@ def episode_row(shared: TaskTrials, trial: MethodTrial, searched: Searched, spen
         task_id=shared.playable.task.id,
         kind=shared.playable.task.kind,
         reward=best.reward,
-        success=shared.playable.environment.is_success(best.reward, best.terminated),
+        success=shared.succeeds(best),
         terminated=best.terminated,
         too_long=best.too_long,
         steps=len(best.steps),

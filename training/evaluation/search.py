@@ -5,7 +5,7 @@ chooses by it whole trajectories, or steps in a beam search (`beam_search.py`):
 
     V(s) = mean outcome of the roll-outs through s          (explore with strategy = "mcts"; label)
     loss = (M(s) - V(s))^2                                  (train-qnet, read_at = "observation")
-    chosen: the trajectory with the highest M at its end    (`verifier_best_of_n`)
+    chosen: the trajectory with the highest M at its end    (`best_of_n`, verified)
 
 Drawing may end early, at a trajectory whose value is `stop_at` (ours).
 
@@ -15,28 +15,57 @@ The Q model sees only the chat: it learns neither a reward nor that an episode h
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from math import inf
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
-from qguide.qnet.errors import ConfigError, HistoryTooLongError
+from qguide.qnet.errors import ConfigError, EnvironmentFailureError, HistoryTooLongError
 from qguide.qnet.types import Scorer, ScoreRequest, ScoreResult
-from qguide.training.evaluation.methods import Play
-from qguide.training.evaluation.records import GUIDED, VALUING
+from qguide.training.evaluation.methods import Play, q_guided
+from qguide.training.evaluation.paraphrased import under_paraphrase
+from qguide.training.evaluation.records import GUIDED, VALUING, EpisodeFailure, EpisodeRow, MethodName
 from qguide.training.rollouts.episode import Agent, Episode, first_reply, seeded
+from qguide.training.rollouts.harness import PlayableTask
 from qguide.training.rollouts.rollout import RolloutTask, value_request
+
+if TYPE_CHECKING:
+    from qguide.training.evaluation.reflexion import Reflexion
 
 
 @dataclass(frozen=True, slots=True)
-class Verification:
-    """Options of the methods that try before they choose.
+class TaskTrials:
+    """One task and everything that its trials share; see `EvaluateConfig`.
 
     Attributes:
-        observes: the Q model is read after the observation; otherwise at the action.
+        budgets: for each seed, the completion tokens of `budget_of` once it is played.
+        budget_of: the guided method whose tokens either best-of-n gets; None if none is played,
+            and it draws `trajectories`.
+        trajectories: maximum number of trajectories of either best-of-n, beside that budget.
+        observes: the Q model of methods that try before they choose is read after the observation;
+            otherwise at the action.
+        paraphrases: of the task; some if a method draws under them.
     """
 
-    observes: bool = False
-    stop_at: float | None = None
-    beams: int = 2
-    iterations: int = 5
+    playable: PlayableTask
+    play: Play
+    budgets: dict[int, int]
+    budget_of: MethodName | None
+    trajectories: int
+    guided_trajectories: int
+    observes: bool
+    stop_at: float | None
+    beams: int
+    lats_iterations: int
+    reflexion: "Reflexion"
+    paraphrases: Sequence[str]
+    on_row: Callable[[EpisodeRow], None]
+    on_failure: Callable[[EpisodeFailure], None]
+
+    def episode(self, agent: Agent) -> RolloutTask[Episode]:
+        """The episode of an agent, whose draws have seeds of their own."""
+        return self.playable.game(0).play(agent, max_steps=self.play.max_steps)
+
+    def succeeds(self, episode: Episode) -> bool:
+        """True if an episode succeeded by the environment's own criterion."""
+        return self.playable.environment.is_success(episode.reward, episode.terminated)
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,46 +122,69 @@ class TrajectoryBudget:
         return 0 if self.tokens is None else max(0, _spent(episodes) - self.tokens)
 
 
-def verifier_best_of_n(
-    play: Callable[[Agent], RolloutTask[Episode]],
-    options: Play,
-    verification: Verification,
-    *,
-    seed: int,
-    task_id: str,
-    budget: TrajectoryBudget,
+def best_of_n(
+    shared: TaskTrials, seed: int, *, paraphrased: bool = False, verified: bool = False
 ) -> RolloutTask[Searched]:
-    """Draw whole trajectories, the same as best-of-n, and take the one of highest value."""
+    """Play whole trajectories until the budget is spent; the one that would exceed it is left out.
+
+    Args:
+        paraphrased: trajectory k > 0 is drawn under paraphrase k - 1, round and round.
+        verified: take the one of highest value, not the one of highest true reward.
+    """
+    budget, task_id = _budget(shared, seed), shared.playable.task.id
     episodes: list[Episode] = []
     values: list[tuple[float, ...]] = []
     scored_tokens = 0
     while budget.goes_on(episodes):
-        agent = first_reply(seeded(options.sampling, *trajectory_seed(seed, task_id, episodes)))
-        episode = yield from play(agent)
+        agent = first_reply(seeded(shared.play.sampling, seed, task_id, "best-of-n", len(episodes)))
+        if paraphrased and episodes:
+            text = shared.paraphrases[(len(episodes) - 1) % len(shared.paraphrases)]
+            agent = under_paraphrase(agent, text, shared.playable.environment.task_markers)
+        episode = yield from shared.episode(agent)
         if not budget.affords(episodes, episode):
             break
-        value, tokens = yield from _last_value(episode, verification)
         episodes.append(episode)
-        values.append(value)
-        scored_tokens += tokens
-        if verification.stop_at is not None and max(value, default=-inf) >= verification.stop_at:
-            break
-    best = values.index(max(values))
+        if verified:
+            value, tokens = yield from _last_value(episode, observes=shared.observes)
+            values.append(value)
+            scored_tokens += tokens
+            if shared.stop_at is not None and max(value, default=-inf) >= shared.stop_at:
+                break
+    best = values.index(max(values)) if verified else _best_by_reward(episodes)
     return Searched(episodes, best, tuple(values), scored_tokens, excess_tokens=budget.excess(episodes))
 
 
-def trajectory_seed(seed: int, task_id: str, episodes: Sequence[Episode]) -> tuple[object, ...]:
-    """Parts of the seed of the trajectory that follows these."""
-    return (seed, task_id, "best-of-n", len(episodes))
+def _budget(shared: TaskTrials, seed: int) -> TrajectoryBudget:
+    if shared.budget_of is None:
+        return TrajectoryBudget(shared.trajectories)
+    if seed not in shared.budgets:
+        raise EnvironmentFailureError(
+            f"best-of-n has no budget: the {shared.budget_of} episode of seed {seed} failed; resume the run"
+        )
+    return TrajectoryBudget(shared.trajectories, shared.budgets[seed])
 
 
-def _last_value(episode: Episode, verification: Verification) -> RolloutTask[tuple[tuple[float, ...], int]]:
+def q_guided_n(shared: TaskTrials, seed: int) -> RolloutTask[Searched]:
+    """Play N guided trajectories, the first of which is q-guided's (QLASS, algorithm 4)."""
+    episodes: list[Episode] = []
+    for number in range(shared.guided_trajectories):
+        agent = q_guided(shared.play, seed, shared.playable.task.id, trajectory=number)
+        episodes.append((yield from shared.episode(agent)))
+    return Searched(episodes, _best_by_reward(episodes))
+
+
+def _best_by_reward(episodes: Sequence[Episode]) -> int:
+    """Index of the episode of highest true reward, the first of equal ones."""
+    return max(range(len(episodes)), key=lambda number: episodes[number].reward)
+
+
+def _last_value(episode: Episode, *, observes: bool) -> RolloutTask[tuple[tuple[float, ...], int]]:
     """Q of a trajectory's last action, empty where there is none to read, and the tokens it cost."""
     if not episode.steps:
         return (), 0
     history = episode.chat.history(episode.first_observation, episode.steps[:-1])
     try:
-        result: ScoreResult = yield value_request(history, [episode.steps[-1]], observes=verification.observes)
+        result: ScoreResult = yield value_request(history, [episode.steps[-1]], observes=observes)
     except HistoryTooLongError:  # the Q model's context is shorter than the policy's
         return (), 0
     return result.q_values, result.computed_tokens

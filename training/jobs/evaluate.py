@@ -50,8 +50,8 @@ from qguide.training.evaluation.results import (
     summarise,
     write_results,
 )
-from qguide.training.evaluation.schedule import MethodTrial, TaskTrials, plan_trials, play_trials
-from qguide.training.evaluation.search import ValueModels, Verification
+from qguide.training.evaluation.schedule import MethodTrial, plan_trials, play_trials
+from qguide.training.evaluation.search import TaskTrials, ValueModels
 from qguide.training.rollouts.harness import PlayableTask, RolloutConfig, Rollouts, open_rollouts
 from qguide.training.rollouts.hosted import is_hosted
 from qguide.training.rollouts.judges import usage_of
@@ -171,10 +171,6 @@ class EvaluateConfig(RolloutConfig):
         played: tuple[MethodName, ...] = ("q-guided-n", "q-guided")
         return next((method for method in played if method in self.methods), None)
 
-    def verification(self, *, observes: bool) -> Verification:
-        """Options of the methods that try before they choose."""
-        return Verification(observes=observes, stop_at=self.stop_at, beams=self.beams, iterations=self.lats_iterations)
-
     @property
     def play(self) -> Play:
         """Options of an episode."""
@@ -263,8 +259,7 @@ class _Evaluator:
     """Plays each task's trials and writes every episode as soon as it is over."""
 
     def __init__(self, config: EvaluateConfig, rollouts: Rollouts, *, observes: bool) -> None:
-        self._config = config
-        self._verification = config.verification(observes=observes)
+        self._config, self._observes = config, observes
         self._paraphrases: Paraphrases = {}
         if config.paraphrases is not None:
             task_ids = [task.id for task in rollouts.suite.tasks]
@@ -291,7 +286,10 @@ class _Evaluator:
             budget_of=budget_of,
             trajectories=config.most_trajectories,
             guided_trajectories=config.guided_trajectories,
-            verification=self._verification,
+            observes=self._observes,
+            stop_at=config.stop_at,
+            beams=config.beams,
+            lats_iterations=config.lats_iterations,
             reflexion=config.reflexion,
             paraphrases=self._paraphrases.get(task.id, ()),
             on_row=self._on_row,

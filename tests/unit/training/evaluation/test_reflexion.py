@@ -6,7 +6,7 @@ import pytest
 
 from qguide.qnet.errors import HistoryTooLongError
 from qguide.qnet.types import Candidate, Message, SampleRequest, Sampling
-from qguide.training.environment import StepResult
+from qguide.training.environment import EnvironmentBundle, NumberedConfig, StepResult, Task
 from qguide.training.evaluation.methods import Play
 from qguide.training.evaluation.reflexion import (
     NOTES_HEADING,
@@ -16,9 +16,9 @@ from qguide.training.evaluation.reflexion import (
     noted,
     reflection_prompt,
 )
-from qguide.training.evaluation.search import Searched
+from qguide.training.evaluation.search import Searched, TaskTrials
 from qguide.training.rollouts.driver import run_together
-from qguide.training.rollouts.episode import play_episode
+from qguide.training.rollouts.harness import PlayableTask
 from qguide.training.trajectory import ChatFormat
 
 CHAT = ChatFormat(system="Be brief.", examples=(Message("user", "An example."),))
@@ -72,13 +72,30 @@ class Learner:
 
 
 def reflect(policy: Learner, **options: int) -> Searched:
-    reflecting = Reflecting(
-        lambda agent: play_episode(Doors, agent, max_steps=PLAY.max_steps, chat=CHAT),
-        PLAY,
-        Reflexion.model_validate(options),
+    doors = EnvironmentBundle(
+        name="doors",
+        config=NumberedConfig,
+        build_suite=lambda config: pytest.fail("the test has its own task"),
+        chat=CHAT,
         is_success=lambda reward, terminated: reward >= 1,
     )
-    [searched] = run_together([reflecting.search(seed=3, task_id="doors")], policy=policy)
+    shared = TaskTrials(
+        playable=PlayableTask(Task("doors", "door", "0"), Doors, doors),
+        play=PLAY,
+        budgets={},
+        budget_of=None,
+        trajectories=1,
+        guided_trajectories=1,
+        observes=False,
+        stop_at=None,
+        beams=1,
+        lats_iterations=1,
+        reflexion=Reflexion.model_validate(options),
+        paraphrases=(),
+        on_row=lambda row: None,
+        on_failure=lambda failure: None,
+    )
+    [searched] = run_together([Reflecting(shared, 3).search()], policy=policy)
     return searched
 
 
