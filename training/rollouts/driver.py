@@ -25,7 +25,7 @@ from qguide.qnet.errors import ConfigError, QGuideError, UpstreamLostError
 from qguide.qnet.types import BatchPolicy, SampleRequest, Scorer, ScoreRequest
 from qguide.qnet.work import in_session
 from qguide.training.data.runs import JsonlWriter, RunFolder
-from qguide.training.rollouts.hosted import Draw, HostedPolicy, UsageTally
+from qguide.training.rollouts.hosted import Draw, HostedPolicy
 from qguide.training.rollouts.policies import JobPolicy, is_any_hosted, policies_of
 from qguide.training.rollouts.rollout import (
     Answer,
@@ -104,7 +104,11 @@ class _Running(Generic[T]):
     name: str
     task: RolloutTask[T]
     spent: TaskTimings = field(default_factory=TaskTimings)
-    tally: UsageTally = field(default_factory=UsageTally)
+    usage: UpstreamUsage = field(default_factory=UpstreamUsage)
+
+    def spend(self, usage: UpstreamUsage) -> None:
+        """Count what a hosted draw has cost."""
+        self.usage += usage
 
 
 @dataclass(slots=True, eq=False)
@@ -217,12 +221,12 @@ class _Driver(Generic[T]):
             except StopIteration as end:
                 self._running.remove(running)
                 self._on_done(running.name, end.value, running.spent)
-                self._on_usage(running.name, running.tally.usage)
+                self._on_usage(running.name, running.usage)
                 return
             except QGuideError as error:
                 self._running.remove(running)
                 self._on_failure(running.name, error)
-                self._on_usage(running.name, running.tally.usage)
+                self._on_usage(running.name, running.usage)
                 return
             match request:
                 case TimingsRequest():
@@ -314,7 +318,7 @@ class _Driver(Generic[T]):
     def _close(self) -> None:
         for running in self._running:
             running.task.close()
-            self._on_usage(running.name, running.tally.usage)
+            self._on_usage(running.name, running.usage)
 
 
 def _sender(policy: JobPolicy, stack: ExitStack) -> Send:
@@ -337,7 +341,7 @@ async def _answer_of(draw: Draw, request: SampleRequest, running: _Running[Any])
     """The candidates as an answer; an error is the task's own, but for a lost upstream."""
     try:
         with in_session(running.name):
-            return Answer(await draw(request, running.tally))
+            return Answer(await draw(request, running.spend))
     except UpstreamLostError:
         raise
     except QGuideError as error:

@@ -15,7 +15,7 @@ import re
 import sys
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from typing import Annotated, Any, Final, Literal
 
 from pydantic import AfterValidator, Field, HttpUrl, JsonValue, SecretStr, TypeAdapter, ValidationError
@@ -193,15 +193,8 @@ def read_key(owner: str, variable: str) -> SecretStr | None:
     return key
 
 
-@dataclass(slots=True)
-class UsageTally:
-    """Usage of one rollout task so far."""
-
-    usage: UpstreamUsage = field(default_factory=UpstreamUsage)
-
-
-Draw = Callable[[SampleRequest, UsageTally], Awaitable[list[Candidate]]]
-"""Draws the candidates of one request and adds what they cost."""
+Draw = Callable[[SampleRequest, Callable[[UpstreamUsage], None]], Awaitable[list[Candidate]]]
+"""Draws the candidates of one request, and tells what they cost, also if it fails."""
 
 
 class HostedPolicy:
@@ -233,7 +226,7 @@ class _Draws:
         self._answered = 0
         self._budget = TokenBudget(hosted.max_tokens_in_flight or sys.maxsize)
 
-    async def __call__(self, request: SampleRequest, tally: UsageTally) -> list[Candidate]:
+    async def __call__(self, request: SampleRequest, spend: Callable[[UpstreamUsage], None]) -> list[Candidate]:
         """Draw, waiting where the upstream has to be waited for."""
         answered = self._answered
         # Instructions say how to act, and a reflection is no action.
@@ -251,7 +244,7 @@ class _Draws:
                     raise UpstreamLostError(str(error)) from error
                 raise
             finally:
-                tally.usage += UpstreamUsage.of(spent, self._hosted.prices)
+                spend(UpstreamUsage.of(spent, self._hosted.prices))
         self._answered += 1
         return drawn
 
