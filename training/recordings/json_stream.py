@@ -338,7 +338,7 @@ def parsed(value: Value) -> Value:
 def parse_bytes(text: bytes, line: int = 1) -> Value:
     """The one JSON value of these bytes."""
     try:
-        value = json.loads(text.decode(), parse_constant=refuse_constant)
+        value = json.loads(text.rstrip().decode(), parse_constant=refuse_constant)
     except (ValueError, RecursionError) as error:
         return Value(line, flaw=_reason(error))
     return _checked(value, line)

@@ -3,6 +3,7 @@
 The checks are those of `qguide plugin check`.
 """
 
+import json
 from collections.abc import Iterator
 from pathlib import Path
 from typing import get_args
@@ -252,6 +253,18 @@ def test_what_a_plugin_breaks_is_told_with_its_remedy(kind: str, name: str, sour
     assert done.exit_code == 1, done.output
     assert said in done.output
     assert "remedy: " in done.output
+
+
+@pytest.mark.usefixtures("folder")
+def test_records_without_a_reward_are_counted_apart_from_those_without_an_episode() -> None:
+    rows = [
+        {"messages": []},
+        {"messages": [{"role": "user", "content": "Go."}, {"role": "assistant", "content": "I go."}]},
+    ]
+    Path("rows.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    done = CliRunner().invoke(app, ["plugin", "check", "formats", "messages", "--source", "rows.jsonl"])
+    assert "1 of 2 hold no episode" in done.output
+    assert "1 records state none; say it to `import`: rows.jsonl, line 2" in " ".join(done.output.split())
 
 
 @pytest.mark.usefixtures("folder")

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any, Final, NamedTuple, TypeVar
 
 from pydantic import Field
+from rich.console import Console
 
 from qguide.qnet.errors import ConfigError, RecordError
 from qguide.qnet.packages import import_named, plugins, raised_text
@@ -162,15 +163,8 @@ class ReadingModels(Reading):
 
 
 def read_source(source: Path, fields: Fields, *, format_: str | None = None) -> Iterator[Trajectory | BadRecord]:
-    """The episodes of a recording, of a run folder of trajectories or trees, or of an import.
-
-    Args:
-        format_: of a recording; rows of ours are read as what they are.
-    """
-    runs = (RunFolder(source).rows, RunFolder(source / IMPORTED).rows)
-    rows = next((rows for rows in runs if is_file(rows)), None)
-    named = None if rows and _are_ours(rows) else format_
-    return read_episodes(recording_of(rows or source, named, messages=fields.messages), fields)
+    """The episodes of a recording, of a run folder of trajectories or trees, or of an import."""
+    return read_episodes(recording_of(source, format_, messages=fields.messages), fields)
 
 
 def _are_ours(rows: Path) -> bool:
@@ -179,15 +173,20 @@ def _are_ours(rows: Path) -> bool:
 
 
 def found_episodes(found: Iterable[Trajectory | BadRecord], *, skip_bad: bool) -> Iterator[Trajectory]:
-    """The episodes among these."""
+    """The episodes among these; says on stderr how many records were left out."""
+    bad, first = 0, ""
     for one in found:
         if not isinstance(one, BadRecord):
             yield one
-        elif not skip_bad:
+        elif skip_bad:
+            bad, first = bad + 1, first or str(one)
+        else:
             raise RecordError(
                 f"{one.path}, line {one.line}: {one.reason}; correct it, or leave such records out with --skip-bad or "
                 "--set skip_bad=true"
             )
+    if bad:
+        Console(stderr=True).print(f"{bad:,} records were left out; the first: {first}", markup=False, soft_wrap=True)
 
 
 _MOST_TRIED: Final = 50
@@ -210,8 +209,12 @@ class Recording:
 def recording_of(source: Path, format_: str | None = None, *, messages: str = "") -> Recording:
     """A file or a folder, read in the format that is named, else in that of its first record.
 
-    A record of no format, with something at the place `messages`, is a list of messages.
+    A record of no format, with something at the place `messages`, is a list of messages. The rows of a run folder of
+    trajectories or trees, or of an import, are read as what they are.
     """
+    runs = () if is_file(source) else (RunFolder(source).rows, RunFolder(source / IMPORTED).rows)
+    if rows := next((rows for rows in runs if is_file(rows) and _are_ours(rows)), None):
+        source, format_ = rows, None
     if format_:
         layout = layout_named(format_)
         refuse_lone_simulations(found := files_of(source, layout.files))

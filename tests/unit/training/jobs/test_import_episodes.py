@@ -12,7 +12,7 @@ from rich.console import Console
 from typer.testing import CliRunner
 
 from qguide.cli import app
-from qguide.qnet.errors import ConfigError
+from qguide.qnet.errors import ConfigError, RecordError
 from qguide.qnet.records import ROOT_ID, messages_of
 from qguide.training.algorithms.backups import labels_of_actions
 from qguide.training.data.preferences import PreferenceRow
@@ -298,6 +298,22 @@ def test_the_command_prints_the_report(tmp_path: Path) -> None:
     assert shown.exit_code == 0, shown.output
     assert "branching states" in shown.output
     assert "1 of 1 tasks have one episode" in " ".join(shown.output.split())
+
+
+def test_an_import_can_be_imported(tmp_path: Path) -> None:
+    rows = [episode(*DESK, DONE, reward=1.0), episode(*SHELF, reward=0.0)]
+    imported(tmp_path, rows)
+    again = ImportConfig(source=tmp_path / "out", output=tmp_path / "again")
+    assert run_import(again, console=Console(file=io.StringIO())).episodes == 2
+    first, second = (tmp_path / name / "trajectories" / "rows.jsonl" for name in ("out", "again"))
+    assert first.read_text() == second.read_text()
+
+
+def test_where_a_line_is_cut_short_is_told(tmp_path: Path) -> None:
+    source = tmp_path / "cut.jsonl"
+    source.write_text('{"messages": []}\n{"messages": []\n')
+    with pytest.raises(RecordError, match=r"cut\.jsonl, line 2: it is not JSON: .* at character 16"):
+        run_import(ImportConfig(source=source, format="messages", output=tmp_path / "out"))
 
 
 def test_the_command_takes_a_job_file(tmp_path: Path) -> None:

@@ -133,7 +133,7 @@ def test_the_same_salt_makes_the_same_weights_and_none_makes_others(tmp_path: Pa
     assert weights("c", "") != weights("d", "")
 
 
-def test_a_record_without_an_episode_is_refused_or_left_out(tmp_path: Path) -> None:
+def test_a_record_without_an_episode_is_refused_or_left_out(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     source = recording(tmp_path / "chats.jsonl")
     with source.open("a") as file:
         file.write('{"messages": []}\n')
@@ -144,6 +144,7 @@ def test_a_record_without_an_episode_is_refused_or_left_out(tmp_path: Path) -> N
     manifest = run_learn(config.model_copy(update={"skip_bad": True, "output": tmp_path / "r"}))
 
     assert manifest.metrics["episodes"] == 120
+    assert "1 records were left out; the first: chats.jsonl, line 121" in capsys.readouterr().err
 
 
 def test_a_source_without_episodes_is_refused(tmp_path: Path) -> None:
