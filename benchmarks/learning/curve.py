@@ -3,6 +3,7 @@
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from itertools import chain, product
 from pathlib import Path
 from random import Random
@@ -46,6 +47,8 @@ class CurveBench(BenchOptions):
             the next episode. A row then depends on its seed alone.
         tell_earned: the agent tells in the header X-QGuide-Earned of each request what the episode
             would be worth if it ended then, which environments with a graded outcome say.
+        llm: folder of a language model that plays in place of the mocks.
+        candidates: M; None: as many as the environment is measured with.
         command: the command line.
     """
 
@@ -60,7 +63,14 @@ class CurveBench(BenchOptions):
     changes_at: int = Field(default=0, ge=0)
     in_process: bool = False
     tell_earned: bool = False
+    llm: Path | None = None
+    candidates: int | None = Field(default=None, ge=2)
     command: str = ""
+
+    def stranger(self, name: str) -> Stranger:
+        """The environment of a name, as it is measured here."""
+        found = STRANGERS[name]
+        return replace(found, llm=self.llm, candidates=self.candidates or found.candidates)
 
 
 class Plan(NamedTuple):
@@ -115,7 +125,7 @@ def _begun(config: CurveBench) -> bool:
 
 def play_row(plan: Plan, config: CurveBench, folder: Path) -> CurveRow:
     """Play episodes at one server, and post their outcomes."""
-    stranger = STRANGERS[plan.environment]
+    stranger = config.stranger(plan.environment)
     mock = ChangingMock(stranger.policy())
     before = config.changes_at or config.episodes
     games = chain(
@@ -157,7 +167,7 @@ def play_row(plan: Plan, config: CurveBench, folder: Path) -> CurveRow:
 @contextmanager
 def _opened(plan: Plan, config: CurveBench, upstream: str, folder: Path) -> Iterator[tuple[SdkAgent, Any]]:
     """An agent at a server during the block, and a client of the server."""
-    candidates = STRANGERS[plan.environment].candidates
+    candidates = config.stranger(plan.environment).candidates
     if config.in_process:
         with app_in_process(upstream, folder, candidates=candidates, learn=plan.learns, seed=plan.seed) as app:
             yield build_agent(plan.agent, str(app.base_url), app), app

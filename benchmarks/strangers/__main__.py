@@ -6,6 +6,7 @@ The results are written to `results.json` and `results.md` as they come.
 """
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from time import process_time
 from typing import Annotated, Any
@@ -58,6 +59,8 @@ def main(
     new: Annotated[int, typer.Option(help="Least number of new episodes of a chooser.")] = 300,
     oracle: Annotated[int, typer.Option(help="The same for the oracle.")] = 96,
     told: Annotated[bool, typer.Option(help="Recordings tell the agent's draws, of which it takes any.")] = False,
+    llm: Annotated[Path | None, typer.Option(help="Folder of a language model in place of the mocks.")] = None,
+    candidates: Annotated[int | None, typer.Option(help="M, in place of the environment's own.")] = None,
     output: Annotated[Path, typer.Option(help="Folder of the results.")] = Path("runs/strangers"),
 ) -> None:
     """Record, learn, and play new tasks by every chooser."""
@@ -65,7 +68,8 @@ def main(
     built, results = load_learner(learner), list[Result]()
     for stranger in environments or STRANGERS.values():
         for world in numbers(worlds):
-            measured = Measurement(stranger, world, new, oracle, told=told)
+            played = replace(stranger, llm=llm, candidates=candidates or stranger.candidates)
+            measured = Measurement(played, world, new, oracle, told=told)
             start = process_time()
             results += measured.baselines()
             for recording in numbers(recordings):

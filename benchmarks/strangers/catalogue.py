@@ -3,13 +3,18 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 from importlib import import_module
-from typing import Annotated, Any, Protocol
+from pathlib import Path
+from typing import Annotated, Any, Final, Protocol
 
 import typer
 
+from benchmarks.strangers.llm import PromptedLlm
 from benchmarks.strangers.worlds import TASKS_PER_WORLD
 from qguide.qnet.types import BatchPolicy, Policy
 from qguide.training.environments.registry import SelectedSuite, build_selected_suite, environment_config
+
+_SHOWN_WORLD: Final = 9
+"""World whose episodes a language model is shown; none is measured there."""
 
 
 class Mock(Policy, BatchPolicy, Protocol):
@@ -28,6 +33,7 @@ class Stranger:
         max_steps: steps after which an episode is cut off.
         candidates: M, the draws of a decision.
         settings: further fields of its `[environment]` table.
+        llm: folder of a language model that plays in place of the mock; None: the mock plays.
     """
 
     name: str
@@ -38,12 +44,15 @@ class Stranger:
     max_steps: int
     candidates: int
     settings: tuple[tuple[str, Any], ...] = ()
+    llm: Path | None = None
 
     def policy(self, world: int = 0) -> Mock:
-        """Its mock in a world."""
+        """What plays it in a world."""
         module, _, factory = self.model.partition(":")
         build: Callable[[int], Mock] = getattr(import_module(module), factory)
-        return build(world)
+        if self.llm is None:
+            return build(world)
+        return PromptedLlm(self.llm, self.suite(new=False, world=_SHOWN_WORLD), build(_SHOWN_WORLD))
 
     def suite(self, *, new: bool, world: int = 0) -> SelectedSuite:
         """The tasks that are recorded, or those that are kept aside."""
