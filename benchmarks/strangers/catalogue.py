@@ -8,7 +8,7 @@ from typing import Annotated, Any, Final, Protocol
 
 import typer
 
-from benchmarks.strangers.llm import PromptedLlm
+from benchmarks.llm.prompted import PromptedLlm
 from benchmarks.strangers.worlds import TASKS_PER_WORLD
 from qguide.qnet.types import BatchPolicy, Policy
 from qguide.training.environments.registry import SelectedSuite, build_selected_suite, environment_config
@@ -47,12 +47,13 @@ class Stranger:
     llm: Path | None = None
 
     def policy(self, world: int = 0) -> Mock:
-        """What plays it in a world."""
+        """The mock or the language model that plays it in a world."""
         module, _, factory = self.model.partition(":")
         build: Callable[[int], Mock] = getattr(import_module(module), factory)
         if self.llm is None:
             return build(world)
-        return PromptedLlm(self.llm, self.suite(new=False, world=_SHOWN_WORLD), build(_SHOWN_WORLD))
+        shown = self.suite(new=False, world=_SHOWN_WORLD)
+        return PromptedLlm(self.llm, shown, build(_SHOWN_WORLD), max_steps=self.max_steps)
 
     def suite(self, *, new: bool, world: int = 0) -> SelectedSuite:
         """The tasks that are recorded, or those that are kept aside."""

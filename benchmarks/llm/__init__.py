@@ -1,0 +1,1 @@
+"""Language models in place of the mocks of environments."""
