@@ -45,7 +45,14 @@ SMALLEST: dict[str, tuple[str, ...]] = {
     "groups": ("decisions.max_steps=2", "decisions.horizon=3", "decisions.valued_share=1.0"),
     "label": (),
     "pairs": (),
-    "rro": ("rising.stop=never", "rising.max_draws=2", "rewards.rollouts=1", "rewards.max_steps=10"),
+    "rro": (
+        "environment.games=data/alfworld/short",
+        "environment.slice=:",
+        "rising.stop=never",
+        "rising.max_draws=3",
+        "rewards.rollouts=1",
+        "rewards.max_steps=5",
+    ),
     "ipr": ("rewards.rollouts=1", "rewards.max_steps=6", "contrast.tau=0.0"),
     "train-qnet": (*TRAINED, "head_width=8", "validation_fraction=0.0"),
     "train-dpo": (*TRAINED, "validation_fraction=0.0"),
@@ -61,11 +68,10 @@ def games_from(begin: int) -> str:
 
 def overrides(stage: Stage) -> list[str]:
     """The smallest size of a stage's job, on the games here that stand for its own."""
-    smallest = [*SMALLEST[stage.job]]
     environment = getattr(stage.config, "environment", None)
     begin, _, end = getattr(environment, "slice", ":").partition(":")
-    if end:
-        smallest.append(f"environment.slice={games_from(int(begin or 0))}")
+    smallest = [f"environment.slice={games_from(int(begin or 0))}"] if end else []
+    smallest += SMALLEST[stage.job]
     if getattr(getattr(stage.config, "continuation", None), "repetitions", 1) > 1:
         smallest.append("continuation.repetitions=2")
     if getattr(stage.config, "attempts", 1) > 1:
@@ -109,6 +115,8 @@ def methods(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> PipelineConfig:
     monkeypatch.chdir(tmp_path)
     write_games(tmp_path / "data/alfworld/train", first_seed=0, count=TRAIN_GAMES)
     write_games(tmp_path / "data/alfworld/valid_seen", first_seed=100, count=VALID_GAMES)
+    # The policy wins this one in four steps, mostly: RRO, which rolls out from every step, needs no long one.
+    write_games(tmp_path / "data/alfworld/short", first_seed=23, count=1)
     # Pairs need a policy that wins some games; this one is not trained in a test.
     shutil.copytree(embedded_path("policy"), "runs/low/sft/checkpoint")
     return load_pipeline(FOLDER / "pipeline_methods.toml")
