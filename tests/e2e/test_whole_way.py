@@ -17,8 +17,9 @@ from pathlib import Path
 import httpx
 import pytest
 
+from tests.support.alone import run_forked
 from tests.support.documents import blocks_of
-from tests.support.serving import ROOT, START_S, free_port
+from tests.support.serving import ROOT, START_S, ForkedProcess, free_port, run_qguide
 
 PAGE = "docs/train/whole-way.md"
 SHORTER = {
@@ -29,6 +30,12 @@ SHORTER = {
     "--set qnet.optimization.epochs=1",
 }
 END_S = 60
+
+
+# The shell reads a block; its `qguide` tells what it was given, and starts in a process that has imported it.
+TOLD = """
+qguide() { printf '%s\\0' "$@" > arguments; env -0 > variables; }
+"""
 
 
 class Page:
@@ -53,8 +60,50 @@ class Page:
 
     def run(self, expected: str) -> str:
         """Output of the next block."""
+        return self._shell(self.take(expected))
+
+    def run_qguide(self, expected: str) -> None:
+        """Run the next block's command of `qguide`."""
+        arguments, variables = self._told(expected)
+        code, output = run_forked(run_qguide, arguments, cwd=self.folder, variables=variables)
+        assert code == 0, output
+
+    @contextmanager
+    def serving(self, expected: str) -> Iterator[None]:
+        """The server of the next block, once it is ready."""
+        arguments, variables = self._told(expected)
+        log = self.folder / "serving.log"
+        process = ForkedProcess(arguments, variables, log, cwd=self.folder)
+        try:
+            _wait(process, f"{self.url}/readyz", log)
+            yield
+            process.send_signal(signal.SIGTERM)
+            process.wait(END_S)
+        finally:
+            process.kill()
+
+    @contextmanager
+    def upstream(self, expected: str) -> Iterator[None]:
+        """The model of the next block, once it answers."""
+        log = self.folder / "model.log"
+        command = ["/bin/bash", "-euc", f"exec {self.take(expected)}"]
+        with (
+            log.open("wb") as output,
+            subprocess.Popen(command, cwd=self.folder, env=self._variables(), stdout=output, stderr=output) as process,
+        ):
+            try:
+                _wait(process, f"{self.model}/v1/models", log)
+                yield
+            finally:
+                process.terminate()
+
+    def done(self) -> bool:
+        """True when every block was run."""
+        return not self._texts
+
+    def _shell(self, text: str) -> str:
         done = subprocess.run(
-            ["/bin/bash", "-euc", self.take(expected)],
+            ["/bin/bash", "-euc", text],
             cwd=self.folder,
             env=self._variables(),
             capture_output=True,
@@ -64,31 +113,13 @@ class Page:
         assert done.returncode == 0, done.stdout + done.stderr
         return done.stdout
 
-    @contextmanager
-    def serving(self, expected: str, ready: str) -> Iterator[None]:
-        """The next block as a process, once it answers at an address."""
-        log = self.folder / "serving.log"
-        with (
-            log.open("wb") as output,
-            subprocess.Popen(
-                ["/bin/bash", "-euc", self.take(expected)],
-                cwd=self.folder,
-                env=self._variables(),
-                stdout=output,
-                stderr=output,
-                start_new_session=True,
-            ) as process,
-        ):
-            try:
-                _wait(process, ready, log)
-                yield
-            finally:
-                os.killpg(process.pid, signal.SIGTERM)
-                process.wait(END_S)
-
-    def done(self) -> bool:
-        """True when every block was run."""
-        return not self._texts
+    def _told(self, expected: str) -> tuple[list[str], dict[str, str]]:
+        """Arguments and variables that the next block gives to `qguide`."""
+        self._shell(TOLD + self.take(expected))
+        arguments, variables = (
+            (self.folder / name).read_text().split("\0")[:-1] for name in ("arguments", "variables")
+        )
+        return arguments, dict(variable.split("=", 1) for variable in variables)
 
     def _variables(self) -> Mapping[str, str]:
         path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
@@ -96,7 +127,7 @@ class Page:
         return os.environ | {"PATH": path, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1", "QGUIDE_PORT": port}
 
 
-def _wait(process: "subprocess.Popen[bytes]", ready: str, log: Path) -> None:
+def _wait(process: "subprocess.Popen[bytes] | ForkedProcess", ready: str, log: Path) -> None:
     deadline = time.monotonic() + START_S
     while time.monotonic() < deadline:
         assert process.poll() is None, log.read_text()
@@ -113,10 +144,10 @@ def test_an_agents_episodes_become_a_q_model_and_a_report_of_it(tmp_path: Path) 
     for name in ("clients", "training"):
         (tmp_path / name).symlink_to(ROOT / name)
     page, runs = Page(tmp_path), tmp_path / "runs" / "errands"
-    with page.serving("errands/model.py", f"{page.model}/v1/models"):
-        with page.serving("runs/errands/served", f"{page.url}/readyz"):
+    with page.upstream("errands/model.py"):
+        with page.serving("runs/errands/served"):
             assert "of 30 errands succeeded" in page.run("--times 5")
-        page.run("qguide run")
+        page.run_qguide("qguide run")
         summary = json.loads((runs / "pipeline" / "summary.json").read_text())
         assert list(summary["stages"]) == ["import", "trunk", "label", "qnet"]
         assert all(stage["cpu_s"] > 0 for stage in summary["stages"].values())
@@ -124,11 +155,11 @@ def test_an_agents_episodes_become_a_q_model_and_a_report_of_it(tmp_path: Path) 
         assert (imported["episodes"], imported["tasks"]) == (30, 6)
         assert imported["tool_calls"] == imported["actions"] > 30
         assert imported["differing_groups"] > 0
-        with page.serving("runs/errands/trial", f"{page.url}/readyz"):
+        with page.serving("runs/errands/trial"):
             page.run("/load")
             page.run("/alias")
             assert "of 20 errands succeeded" in page.run("--q-model trial")
-            page.run("qguide report")
+            page.run_qguide("qguide report")
             page.run('"alias": "default"')
             moved = httpx.get(f"{page.url}/v1/models").json()["aliases"]["default"]
             assert moved == "house@v1"

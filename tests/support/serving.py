@@ -36,8 +36,8 @@ class ForkedProcess:
     the suite more than what they serve.
     """
 
-    def __init__(self, arguments: Sequence[str], variables: Mapping[str, str], log: Path) -> None:
-        self._process = fresh_process(_run_command, list(arguments), dict(variables), log)
+    def __init__(self, arguments: Sequence[str], variables: Mapping[str, str], log: Path, *, cwd: Path = ROOT) -> None:
+        self._process = fresh_process(_run_command, list(arguments), dict(variables), log, cwd)
         self._process.start()
         assert self._process.pid is not None
         self.pid = self._process.pid
@@ -63,8 +63,8 @@ class ForkedProcess:
         self.send_signal(signal.SIGKILL)
 
 
-def _run_command(arguments: list[str], variables: dict[str, str], log: Path) -> None:
-    os.chdir(ROOT)
+def _run_command(arguments: list[str], variables: dict[str, str], log: Path, folder: Path) -> None:
+    os.chdir(folder)
     os.environ.clear()
     os.environ.update(variables)
     with log.open("wb") as stderr:
