@@ -9,7 +9,6 @@ from contextlib import AbstractContextManager
 from pathlib import Path
 
 import httpx
-import pytest
 
 from qguide.qnet.device.device_thread import DeviceThread
 from qguide.server.http.keys import create_key
@@ -19,7 +18,6 @@ from tests.support.redis_server import RedisServer, require_redis
 from tests.support.serving import Serving, serving_process
 
 
-@pytest.mark.slow
 def test_of_servers_without_redis_that_share_a_folder_one_is_killed_and_no_step_is_lost(tmp_path: Path) -> None:
     episodes = tmp_path / "episodes"
     variables = {"QGUIDE_EPISODES_DIR": str(episodes), "QGUIDE_LEARN": "true"}

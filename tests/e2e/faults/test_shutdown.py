@@ -204,7 +204,6 @@ LOOPS_AT_A_WORD = (
 )
 
 
-@pytest.mark.slow
 def test_sigterm_ends_a_server_whose_chat_template_never_does(tmp_path: Path) -> None:
     folder = save_policy(tmp_path / "model")
     (folder / "chat_template.jinja").write_text(LOOPS_AT_A_WORD)
@@ -217,7 +216,7 @@ def test_sigterm_ends_a_server_whose_chat_template_never_does(tmp_path: Path) ->
         asked = pool.submit(_hung_up_on, f"{server.url}/v1/act", body)
         used = psutil.Process(server.process.pid).cpu_times().user
         deadline = time.monotonic() + END_S
-        while psutil.Process(server.process.pid).cpu_times().user < used + 1:  # it loops
+        while psutil.Process(server.process.pid).cpu_times().user < used + 0.4:  # it loops
             assert time.monotonic() < deadline
             time.sleep(0.05)
         server.process.send_signal(signal.SIGTERM)

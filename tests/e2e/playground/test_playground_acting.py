@@ -2,7 +2,6 @@
 
 from urllib.parse import urlsplit
 
-import pytest
 from selenium.webdriver.common.by import By
 from selenium.webdriver.common.keys import Keys
 from selenium.webdriver.support.ui import Select
@@ -177,7 +176,6 @@ def test_own_candidates_get_their_q_in_the_state_that_is_shown(page: Page) -> No
     assert len(page.all("#candidates textarea")) == 3
 
 
-@pytest.mark.slow
 def test_it_asks_no_other_server_and_fits_a_phone(page: Page) -> None:
     page.act()
     asked = page.run("performance.getEntriesByType('resource').map((entry) => entry.name)")

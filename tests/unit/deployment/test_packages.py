@@ -83,18 +83,30 @@ def test_the_wheel_holds_every_file_of_the_commands(wheel: zipfile.ZipFile) -> N
     assert files_of("qguide", ROOT).items() <= held.items()
 
 
-@pytest.mark.slow
-def test_own_folders_of_the_same_names_are_not_taken_for_ours(wheel: zipfile.ZipFile, tmp_path: Path) -> None:
+PLAYED = ("collect", "output=runs/played", "environment.count=2", "workers.executor=processes")
+TRAINED = (
+    *("sft", 'trajectories=["runs/played"]', "output=runs/sft", "optimization.epochs=1"),
+    *("optimization.processes=2", "optimization.threads=1"),
+)
+
+
+@pytest.mark.parametrize(
+    ("jobs", "written"),
+    [
+        ((PLAYED,), "played/rows.jsonl"),
+        pytest.param((PLAYED, TRAINED), "sft/checkpoint/manifest.json", marks=pytest.mark.slow),
+    ],
+)
+def test_own_folders_of_the_same_names_are_not_taken_for_ours(
+    jobs: tuple[tuple[str, ...], ...], written: str, wheel: zipfile.ZipFile, tmp_path: Path
+) -> None:
     """Somebody's `training` and `server` in the current directory, which Python searches first."""
     wheel.extractall(tmp_path / "installed")
     for name in ("qnet", "server", "training"):
         (tmp_path / "project" / name).mkdir(parents=True)
         module = tmp_path / "project" / name / "__init__.py"
-        module.write_text("raise RuntimeError('this is not QGuide's')")
-    workers = ("output=runs/played", "environment.count=2", "workers.executor=processes")
-    training = ('trajectories=["runs/played"]', "output=runs/sft", "optimization.epochs=1")
-    processes = ("optimization.processes=2", "optimization.threads=1")
-    for job, options in (("collect", workers), ("sft", training + processes)):
+        module.write_text('raise RuntimeError("this is not QGuide\'s")')
+    for job, *options in jobs:
         done = subprocess.run(
             [sys.executable, "-m", "qguide", job, *(word for option in options for word in ("--set", option))],
             cwd=tmp_path / "project",
@@ -105,7 +117,7 @@ def test_own_folders_of_the_same_names_are_not_taken_for_ours(wheel: zipfile.Zip
             check=False,
         )
         assert done.returncode == 0, done.stderr
-    assert (tmp_path / "project" / "runs" / "sft" / "checkpoint" / "manifest.json").exists()
+    assert (tmp_path / "project" / "runs" / written).exists()
 
 
 @pytest.mark.slow
