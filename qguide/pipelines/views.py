@@ -153,7 +153,8 @@ def print_times(plan: Plan, summary: Summary, console: Console) -> None:
 def print_verdicts(plan: Plan, summary: Summary, console: Console) -> None:
     """Print for each Q model that the pipeline made whether its licence lets it guide, its gain, and what to do next.
 
-    One from which a later stage made another, as `choose` does, is not a result.
+    One from which a later stage made another, as `choose` does, is not a result, unless it has a licence where that
+    other was refused one.
     """
     made = {stage.name: RunFolder(stage.output).checkpoint for stage in plan.order()}
     found = {
@@ -162,10 +163,16 @@ def print_verdicts(plan: Plan, summary: Summary, console: Console) -> None:
         if summary.stage(name).state == "finished" and (manifest := _q_model_in(folder))
     }
     used = {read.path for name in found for read in plan.stages[name].reads}
+    refused = any(_granted(one) is False for name, one in found.items() if made[name] not in used)
     for name, manifest in found.items():
-        if (folder := made[name]) not in used:
+        if (folder := made[name]) not in used or (refused and _granted(manifest)):
             verdict = f"{name}: the Q model {manifest.name} {_verdict(manifest, folder)}"
             console.print(verdict, markup=False, highlight=False, soft_wrap=True)
+
+
+def _granted(manifest: Manifest) -> bool | None:
+    """None if it was not judged."""
+    return None if manifest.licence is None else manifest.licence.granted
 
 
 def _q_model_in(folder: Path) -> Manifest | None:

@@ -107,8 +107,10 @@ def test_the_last_word_is_the_verdict_on_the_q_model_that_no_other_is_made_of(
     run(plan)
     told = io.StringIO()
     print_verdicts(plan, summary(), Console(file=told, width=80))
-    [line] = told.getvalue().splitlines()
+    *before, line = told.getvalue().splitlines()
     assert line.startswith("b: ")
+    refused = licence is not None and not licence.granted
+    assert ["serve --scorer a/checkpoint" in one for one in before] == [True] * refused
     assert all(part in line for part in ("best", *said))
 
 
