@@ -147,6 +147,12 @@ def show_licence(trained: Manifest, console: Console) -> None:
     if licence.judged_by:
         by = ", ".join(f"{one.name} ({one.tasks:,} tasks, sha256 {one.sha256[:12]})" for one in licence.judged_by)
         console.print(f"judged by {by}", markup=False, soft_wrap=True)
+    if licence.granted and "greedy" not in licence.choosers.keys() | licence.leads.keys():
+        console.print(
+            "the recording does not tell your agent's greedy reply: it may be as good, so if your agent can play at "
+            "temperature 0, compare with that",
+            soft_wrap=True,
+        )
     verdict = "granted" if licence.granted else "none, not better than your agent's own choice yet"
     console.print(f"licence: {verdict}; {licence.reason}", markup=False, soft_wrap=True)
 

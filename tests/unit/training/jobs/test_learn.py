@@ -118,8 +118,9 @@ def test_what_more_of_the_same_episodes_would_not_mend_is_said(
 
     run_learn(LearnConfig(source=(source,), output=tmp_path / "run", salt="00ff"), console=shown)
 
-    last = shown.export_text().splitlines()[-1]
+    *before, last = shown.export_text().splitlines()
     assert last.startswith(said or "licence: granted")
+    assert any("at temperature 0, compare" in line for line in before) != bool(said)
 
 
 def test_the_same_salt_makes_the_same_weights_and_none_makes_others(tmp_path: Path) -> None:
