@@ -166,12 +166,9 @@ class SummaryFile:
 def locked_folder(folder: Path) -> Iterator[None]:
     """Keep another run of the pipeline out of its folder during the block."""
     folder.mkdir(parents=True, exist_ok=True)
-    lock = FileLock(folder / "run.lock")
     try:
-        lock.acquire(blocking=False)
+        held = FileLock(folder / "run.lock").acquire(blocking=False)
     except Timeout as error:
         raise ConfigError(f"a pipeline is running in {folder}; wait for its end or choose another output") from error
-    try:
+    with held:
         yield
-    finally:
-        lock.release()

@@ -18,11 +18,12 @@ from typing import Any, Final
 import structlog
 
 from qguide.qnet.errors import ConfigError
-from qguide.server.episodes.redaction_worker import LENGTH
+from qguide.server.episodes import redaction_worker
 
 _MOST_PROCESSES: Final = 4
 """Number of episodes redacted at the same time. Texts on which the function hangs delay others only while they occupy
 all processes."""
+_MOST_BYTES: Final = 1024**3  # of an answer, in one line
 _START_S: Final = 60.0  # time limit for importing the operator's module, which may load a model
 _log = structlog.get_logger(__name__)
 
@@ -48,9 +49,8 @@ class RedactionProcesses:
             answered = False
             try:
                 async with asyncio.timeout(self._timeout_s):
-                    body = json.dumps(list(texts)).encode()
                     assert process.stdin is not None
-                    process.stdin.write(LENGTH.pack(len(body)) + body)
+                    process.stdin.write(json.dumps(list(texts)).encode() + b"\n")
                     await process.stdin.drain()
                     answer = await _read(process)
                 answered = True
@@ -59,7 +59,7 @@ class RedactionProcesses:
                 raise RedactionError(
                     f"the redaction hook took longer than {self._timeout_s:g} s (QGUIDE_EPISODES_REDACT_TIMEOUT_S)"
                 ) from None
-            except (OSError, asyncio.IncompleteReadError):
+            except (OSError, ValueError):
                 answer = {"error": "its process exited"}
             finally:
                 if answered:
@@ -84,6 +84,7 @@ class RedactionProcesses:
             *_command(self._name, self._timeout_s),
             stdin=PIPE,
             stdout=PIPE,
+            limit=_MOST_BYTES,
             env=_environment(),
             start_new_session=True,  # Ctrl-C must reach only the server, which kills this process
         )
@@ -91,7 +92,7 @@ class RedactionProcesses:
         try:
             async with asyncio.timeout(_START_S):
                 answer = await _read(process)
-        except (TimeoutError, OSError, asyncio.IncompleteReadError):
+        except (TimeoutError, OSError, ValueError):
             answer = {"error": f"it was not imported within {_START_S:g} s"}
         except BaseException:
             await self._kill(process)
@@ -120,7 +121,7 @@ def require_redaction(name: str, *, timeout_s: float) -> None:
             timeout=_START_S,
             check=False,
         )
-        answer = json.loads(done.stdout[LENGTH.size :])
+        answer = json.loads(done.stdout)
         reason = str(answer.get("error", ""))
     except subprocess.TimeoutExpired:
         reason = f"its import took longer than {_START_S:g} s"
@@ -134,15 +135,15 @@ def require_redaction(name: str, *, timeout_s: float) -> None:
 
 
 async def _read(process: Process) -> dict[str, Any]:
+    """Its next line; the end of its output is no JSON."""
     assert process.stdout is not None
-    (length,) = LENGTH.unpack(await process.stdout.readexactly(LENGTH.size))
-    answer: dict[str, Any] = json.loads(await process.stdout.readexactly(length))
+    answer: dict[str, Any] = json.loads(await process.stdout.readline())
     return answer
 
 
 def _command(name: str, timeout_s: float) -> list[str]:
     # With -P the working folder is on the path only if it is on this process's path.
-    return [sys.executable, "-P", "-m", "qguide.server.episodes.redaction_worker", name, str(timeout_s)]
+    return [sys.executable, "-P", "-m", redaction_worker.__name__, name, str(timeout_s)]
 
 
 def _environment() -> dict[str, str]:

@@ -2,22 +2,18 @@
 
     python -P -m qguide.server.episodes.redaction_worker module:function LIMIT_S
 
-Requests are read from stdin and answers written to stdout, each as JSON after its length in 8 bytes: a list of texts
-in, `{"texts": […]}` or `{"error": "…"}` out. The first answer reports whether the function could be imported. An error
-is reported by its class only, because its message may quote the text. The module imports only the standard library, so
-that it starts quickly.
+Requests are read from stdin and answers written to stdout, each a line of JSON: a list of texts in, `{"texts": […]}` or
+`{"error": "…"}` out. The first answer reports whether the function could be imported. An error is reported by its class
+only, because its message may quote the text. The module imports only the standard library, so that it starts quickly.
 """
 
 import importlib
 import json
 import os
 import signal
-import struct
 import sys
 from collections.abc import Callable
 from typing import IO, Any
-
-LENGTH = struct.Struct(">Q")
 
 
 def load_function(name: str) -> Callable[[str], str]:
@@ -44,22 +40,14 @@ def redacted(redact: Callable[[str], str], texts: list[str]) -> dict[str, Any]:
     return {"texts": results}
 
 
-def read_message(file: IO[bytes]) -> Any:
-    """Read the next message; None at the end of the file."""
-    head = file.read(LENGTH.size)
-    return json.loads(file.read(*LENGTH.unpack(head))) if len(head) == LENGTH.size else None
-
-
 def write_message(file: IO[bytes], message: object) -> None:
     """Write a message."""
-    body = json.dumps(message).encode()
-    file.write(LENGTH.pack(len(body)) + body)
+    file.write(json.dumps(message).encode() + b"\n")
     file.flush()
 
 
 def main(name: str, limit_s: float) -> None:
     """Answer requests until stdin is closed."""
-    requests = sys.stdin.buffer
     answers = os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)  # output that the function prints must not mix with the answers
     try:
@@ -71,10 +59,10 @@ def main(name: str, limit_s: float) -> None:
     # The server kills a process that exceeds the limit. If the server itself is gone, the alarm's default action ends
     # this process, even while the function holds the GIL.
     has_alarm = hasattr(signal, "setitimer")
-    while (texts := read_message(requests)) is not None:
+    for request in sys.stdin.buffer:
         if has_alarm:
             signal.setitimer(signal.ITIMER_REAL, limit_s + 1)
-        answer = redacted(redact, texts)
+        answer = redacted(redact, json.loads(request))
         if has_alarm:
             signal.setitimer(signal.ITIMER_REAL, 0)
         write_message(answers, answer)

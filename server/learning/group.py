@@ -107,16 +107,13 @@ class Group:
     @contextmanager
     def learner(self) -> Iterator[bool]:
         """Be the only one who fits; False if another process does."""
-        lock = FileLock(self.folder / "learner.lock", mode=0o600)
         try:
-            lock.acquire(blocking=False)
+            held = FileLock(self.folder / "learner.lock", mode=0o600).acquire(blocking=False)
         except Timeout:
             yield False
             return
-        try:
+        with held:
             yield True
-        finally:
-            lock.release()
 
     def _settle(self) -> list[PhaseLine]:
         try:
