@@ -17,7 +17,6 @@ from starlette.routing import BaseRoute, WebSocketRoute
 from qguide.qnet.decision.perturbation import Paraphraser
 from qguide.server.episodes.archive import EpisodeArchive
 from qguide.server.episodes.service import Episodes, build_recorder, build_store, outlasting
-from qguide.server.episodes.state import EpisodeLimits
 from qguide.server.http.admission import AdmissionMiddleware, Limiter, RateLimits, TrustedHosts, declare_keys
 from qguide.server.http.bodies import BodyReader
 from qguide.server.http.error_table import STATUSES, install_error_handlers
@@ -178,9 +177,7 @@ def _lifespan(
             store,
             recorder,
             models.runtime.metrics,
-            rewards=(settings.min_reward, settings.max_reward),
-            limits=EpisodeLimits(settings.episode_max_bytes, settings.episode_max_steps),
-            rules=settings.outcome_rules,
+            settings=settings,
             ended=learning.ended if learning else None,
             heard=learning.heard if learning else None,
         )

@@ -1,9 +1,8 @@
 """Operations on episodes: steps and the outcome."""
 
 import asyncio
-import math
 import sqlite3
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterable
 from contextlib import asynccontextmanager, closing, suppress
 from dataclasses import KW_ONLY, dataclass, field, replace
 from typing import Any, Final, TypeVar
@@ -15,13 +14,13 @@ from qguide.qnet.errors import EpisodeClosedError, EpisodeFullError, InvalidRequ
 from qguide.qnet.types import History, Message
 from qguide.server.episodes.recorder import NOT_WRITTEN, EpisodeRecorder, warn_of_old_trees
 from qguide.server.episodes.redaction import RedactionProcesses, require_redaction
-from qguide.server.episodes.state import EpisodeChange, EpisodeLimits, Offer, Outcome, ServedEpisode
+from qguide.server.episodes.state import EpisodeChange, Offer, Outcome, ServedEpisode
 from qguide.server.episodes.store import EpisodeStore, MemoryEpisodeStore
 from qguide.server.observability.metrics import Metrics
 from qguide.server.observability.request_context import scoped_episode_id
 from qguide.server.q_models.served import plain_name
 from qguide.server.redis.client import RedisLink
-from qguide.server.settings.outcome_rules import OutcomeRule, ruled_outcome
+from qguide.server.settings.outcome_rules import ruled_outcome
 from qguide.server.settings.settings import Settings
 
 OUTCOME_HEADER: Final = "X-QGuide-Outcome"
@@ -57,9 +56,7 @@ class Episodes:
     recorder: EpisodeRecorder | None  # records closed episodes; None keeps no texts
     metrics: Metrics
     _: KW_ONLY
-    rewards: tuple[float, float] = (-math.inf, math.inf)  # least and greatest of an outcome
-    limits: EpisodeLimits | None = None  # most that is kept of one episode for its record; None is no limit
-    rules: Sequence[OutcomeRule] = ()
+    settings: Settings = field(default_factory=Settings)
     ended: Ended | None = None
     heard: Heard | None = None
     # One lock per episode being closed, so that a slow redaction delays no other episode.
@@ -149,25 +146,23 @@ class Episodes:
         self._hear(place, episode)
         if outcome is not None:
             await self.close(episode_id, Outcome(reward=outcome, by="header"))
-        elif episode.outcome is None and (ruled := ruled_outcome(self.rules, history, final=final)) is not None:
+        elif (
+            episode.outcome is None
+            and (ruled := ruled_outcome(self.settings.outcome_rules, history, final=final)) is not None
+        ):
             with suppress(EpisodeClosedError):  # by another step of it, meanwhile
                 await self.close(episode_id, Outcome(reward=ruled, by="rule"))
 
     def _require_open(self, episode: ServedEpisode, outcome: float | None) -> None:
         episode.require_open(outcome)
-        if self.limits is not None:
-            episode.require_room(self.limits)
+        if full := self._fullness(episode):
+            raise EpisodeFullError(full)
 
     def _fullness(self, episode: ServedEpisode) -> str:
-        try:
-            if self.limits is not None:
-                episode.require_room(self.limits)
-        except EpisodeFullError as error:
-            return str(error)
-        return ""
+        return episode.fullness(max_bytes=self.settings.episode_max_bytes, max_steps=self.settings.episode_max_steps)
 
     def _require_reward(self, reward: float, *, name: str = "reward") -> None:
-        lowest, highest = self.rewards
+        lowest, highest = self.settings.min_reward, self.settings.max_reward
         if not lowest <= reward <= highest:
             raise InvalidRequestError(
                 f"{name} is {reward:g}; this server takes {lowest:g} to {highest:g}; scale your rewards, or ask the "

@@ -15,7 +15,7 @@ from typing import Final, Literal, Self
 
 from pydantic import BaseModel, Field, FiniteFloat
 
-from qguide.qnet.errors import EpisodeClosedError, EpisodeFullError
+from qguide.qnet.errors import EpisodeClosedError
 from qguide.qnet.records import ThresholdActionRow
 from qguide.qnet.types import History, HistoryWindow, Message, Verdict
 from qguide.qnet.work import sum_of_known
@@ -98,14 +98,6 @@ class Outcome(_State):
     by: Literal["agent", "header", "rule"] = "agent"
     action: str | None = None  # the agent's last action; None if it was the chosen candidate
     observation: str = ""
-
-
-@dataclass(frozen=True, slots=True)
-class EpisodeLimits:
-    """Most that is kept of one episode for its record; its last step may exceed the bytes."""
-
-    max_bytes: int
-    max_steps: int
 
 
 class ServedEpisode(_State):
@@ -234,14 +226,14 @@ class ServedEpisode(_State):
         if not (ruled or repeated):
             raise EpisodeClosedError(f"episode {self.id!r} has ended; use another episode_id for the next episode")
 
-    def require_room(self, limits: EpisodeLimits) -> None:
-        """Refuse a step that no record can be kept of."""
-        if self.records < limits.max_steps and self.record_bytes < limits.max_bytes:
-            return
-        raise EpisodeFullError(
+    def fullness(self, *, max_bytes: int, max_steps: int) -> str:
+        """Reason why no record can be kept of another step; "" where one can. The last step may exceed the bytes."""
+        if self.records < max_steps and self.record_bytes < max_bytes:
+            return ""
+        return (
             f"episode {self.id!r} has {self.records:,} steps of {self.record_bytes:,} bytes; this server keeps at most "
-            f"{limits.max_steps:,} steps (QGUIDE_EPISODE_MAX_STEPS) and {limits.max_bytes:,} bytes "
-            "(QGUIDE_EPISODE_MAX_BYTES) of an episode; report its outcome and use another episode_id for what follows"
+            f"{max_steps:,} steps (QGUIDE_EPISODE_MAX_STEPS) and {max_bytes:,} bytes (QGUIDE_EPISODE_MAX_BYTES) of an "
+            "episode; report its outcome and use another episode_id for what follows"
         )
 
 
