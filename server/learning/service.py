@@ -47,7 +47,6 @@ class Learning:
     """Learning of all keys; owned by the event loop."""
 
     def __init__(self, settings: Settings, models: Models, folder: Path) -> None:
-        self._settings = settings
         self.group_of = settings.group_of
         self._models = models
         self._folder = folder / LEARNING
@@ -282,7 +281,6 @@ class Learning:
             try:
                 live.models[version] = await asyncio.to_thread(
                     open_q_model,
-                    self._settings,
                     self._models.runtime,
                     str(live.group.folder / "versions" / str(version)),
                     name=LEARNED,

@@ -76,19 +76,11 @@ def build_models(settings: Settings) -> Models:
         upstreams = tuple(_build_upstream(settings, name, one) for name, one in settings.upstreams.items())
         policy = _named_policy(settings.policy, settings, runtime.thread, upstreams)
         paraphraser = _build_paraphraser(settings, runtime.thread, upstreams)
-        q_models = _build_q_models(settings, runtime, upstreams)
+        q_models = _build_q_models(runtime, upstreams)
         check_thresholds(settings, q_models)
         if unguided := unguided_policies(settings):
             (_log.info if settings.learn else _log.warning)(unguided)
-        return Models(
-            runtime,
-            policy,
-            q_models,
-            paraphraser,
-            upstreams,
-            unknown=settings.unknown_models,
-            q_model_named=bool(settings.q_models),
-        )
+        return Models(runtime, policy, q_models, paraphraser, upstreams)
     except QGuideError:
         runtime.thread.close()
         runtime.shadow_thread.close()
@@ -162,21 +154,18 @@ def build_runtime(settings: Settings) -> Runtime:
         thread=DeviceThread(max_waiting=settings.max_waiting, is_lost=is_lost),
         shadow_thread=DeviceThread(max_waiting=settings.max_waiting, is_lost=is_lost),
         metrics=metrics,
-        max_batch=settings.max_batch,
-        timeout_s=settings.timeout_s,
-        max_waiting=settings.max_waiting,
-        max_batch_tokens=settings.tokens_per_forward,
+        settings=settings,
         redis=redis,
         scores=SharedRows(redis, "q", ttl_s=ttl_s) if ttl_s else None,
     )
 
 
-def _build_q_models(settings: Settings, runtime: Runtime, upstreams: Sequence[ServedPolicy]) -> QModels:
-    q_models = QModels(runtime.metrics)
+def _build_q_models(runtime: Runtime, upstreams: Sequence[ServedPolicy]) -> QModels:
+    q_models, settings = QModels(runtime.metrics), runtime.settings
     with ExitStack() as refused:
         for given, source in settings.served_q_models.items():
             name, _, version = given.partition("@")
-            model = _configured_q_model(settings, runtime, upstreams, source, name=name, version=version or None)
+            model = _configured_q_model(runtime, upstreams, source, name=name, version=version or None)
             refused.callback(model.close)
             q_models.add(model)
         q_models.configure(_aliases(settings), settings.shadows)
@@ -185,26 +174,20 @@ def _build_q_models(settings: Settings, runtime: Runtime, upstreams: Sequence[Se
 
 
 def _configured_q_model(
-    settings: Settings,
-    runtime: Runtime,
-    upstreams: Sequence[ServedPolicy],
-    source: str,
-    *,
-    name: str,
-    version: str | None,
+    runtime: Runtime, upstreams: Sequence[ServedPolicy], source: str, *, name: str, version: str | None
 ) -> ServedQModel:
     rules, behind = split_rules(source)
     if rules and not behind:
         return RuleQModel(name, version, rules, runtime)
     if rules:
-        model = _configured_q_model(settings, runtime, upstreams, behind, name=name, version=version)
+        model = _configured_q_model(runtime, upstreams, behind, name=name, version=version)
         model.put_behind(rules)
         return model
     if source == NONE:
-        return NoQModel(name, version, settings, runtime)
+        return NoQModel(name, version, runtime)
     if not is_judge(source):
-        return open_q_model(settings, runtime, source, name=name, version=version)
-    return build_judge(source, settings, runtime, upstreams, name=name, version=version)
+        return open_q_model(runtime, source, name=name, version=version)
+    return build_judge(source, runtime, upstreams, name=name, version=version)
 
 
 def _aliases(settings: Settings) -> dict[str, Shares]:
@@ -232,10 +215,9 @@ def _folder_beneath(models_dir: Path | None, folder: str) -> Path:
     return path
 
 
-def open_q_model(
-    settings: Settings, runtime: Runtime, source: str, *, name: str, version: str | None, unlicensed: bool = False
-) -> QModel:
+def open_q_model(runtime: Runtime, source: str, *, name: str, version: str | None, unlicensed: bool = False) -> QModel:
     """Verify, load and build a Q model, which takes seconds; only building uses the device."""
+    settings = runtime.settings
     found, origin = version_and_source(settings, source, f"{name}@{version}" if version else name)
     require_licence(origin.manifest, name, unlicensed=unlicensed or settings.unlicensed)
     model = QModel(name, version or found, origin, runtime)
@@ -247,14 +229,7 @@ def open_q_model(
 
 
 async def serve_folder(
-    models: Models,
-    settings: Settings,
-    folder: str,
-    *,
-    name: str,
-    version: str | None,
-    replacing: bool,
-    unlicensed: bool = False,
+    models: Models, folder: str, *, name: str, version: str | None, replacing: bool, unlicensed: bool = False
 ) -> None:
     """Verify and serve the Q model of a subfolder of `models_dir`, one load at a time.
 
@@ -262,11 +237,11 @@ async def serve_folder(
         version: None takes the start of the manifest's hash.
         replacing: see `AliasTable.add`.
     """
-    path = _folder_beneath(settings.models_dir, folder)
+    path = _folder_beneath(models.runtime.settings.models_dir, folder)
     async with models.loading:
         opening = asyncio.create_task(
             asyncio.to_thread(
-                open_q_model, settings, models.runtime, str(path), name=name, version=version, unlicensed=unlicensed
+                open_q_model, models.runtime, str(path), name=name, version=version, unlicensed=unlicensed
             )
         )
         try:

@@ -55,13 +55,7 @@ def is_judge(source: str) -> bool:
 
 
 def build_judge(
-    source: str,
-    settings: Settings,
-    runtime: Runtime,
-    upstreams: Sequence[ServedPolicy],
-    *,
-    name: str,
-    version: str | None,
+    source: str, runtime: Runtime, upstreams: Sequence[ServedPolicy], *, name: str, version: str | None
 ) -> JudgeQModel:
     """Build the judge of an entry of `q_models`; nothing is asked before the first request."""
     if version is not None and not version.startswith(VERSION):
@@ -70,7 +64,7 @@ def build_judge(
             f"{name}@{VERSION}{version}, so that it is known as a judge wherever it is named"
         )
     hosted = [one.upstream for one in upstreams if one.upstream]
-    upstream, judges = find_upstream(source.removeprefix(JUDGE), hosted), settings.judges
+    upstream, judges = find_upstream(source.removeprefix(JUDGE), hosted), runtime.settings.judges
     judge = Judge(name, upstream, judges.get(f"{name}@{version}") or judges.get(name) or JudgeSettings())
     version = version or f"{VERSION}{judge.digest[:_VERSION_DIGITS]}"
     judge.observe = partial(runtime.metrics.count_call, join(name, version))

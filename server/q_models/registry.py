@@ -26,7 +26,7 @@ from qguide.server.observability.metrics import Metrics
 from qguide.server.observability.request_context import current_account
 from qguide.server.q_models.served import NAME, Runtime, ServedPolicy, ServedQModel, kept_open, plain_name
 from qguide.server.q_models.threaded import QModelLease, ShadowScoring
-from qguide.server.settings.settings import DEFAULT_POLICY, EMBEDDED, NONE, UnknownModels
+from qguide.server.settings.settings import DEFAULT_POLICY, EMBEDDED, NONE
 
 DEFAULT: Final = "default"
 _SHADOW_END_S: Final = 1.0
@@ -245,8 +245,6 @@ class Models:
     paraphraser: ServedPolicy | None = None
     upstreams: tuple[ServedPolicy, ...] = ()  # all upstreams, including the default policy if it is one
     started_at: int = field(default_factory=lambda: int(time()))  # Unix time in seconds
-    unknown: UnknownModels = "error"
-    q_model_named: bool = True  # the settings name a Q model
     loading: asyncio.Lock = field(default_factory=asyncio.Lock)
 
     @property
@@ -301,13 +299,14 @@ class Models:
         draws.
         """
         default = self.q_models.routes.aliases.get(DEFAULT, {})
-        if named or self.q_model_named or policy.source == EMBEDDED or EMBEDDED not in default:
+        if named or self.runtime.settings.q_models or policy.source == EMBEDDED or EMBEDDED not in default:
             return named
         return NONE
 
     def _stand_in(self, served: Collection[str], default: str) -> str | None:
         """The model that serves requests for unknown ones, which the caller is told; None for none."""
-        if self.unknown == "error" or (self.unknown == "only" and len(served) != 1):
+        unknown = self.runtime.settings.unknown_models
+        if unknown == "error" or (unknown == "only" and len(served) != 1):
             return None
         name = next(iter(served)) if len(served) == 1 else default
         current_account().stand_in = name

@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal, TypeVar
 
 from qguide.qnet.decision.history_window import RequestSize
 from qguide.qnet.device.device_thread import DeviceThread
-from qguide.qnet.device.fair_thread import DEFAULT_MAX_WAITING
-from qguide.qnet.device.scoring_worker import DEFAULT_MAX_BATCH_TOKENS, ReadAhead
+from qguide.qnet.device.scoring_worker import ReadAhead
 from qguide.qnet.errors import RoutingError
 from qguide.qnet.features.domain import AnyDomain
 from qguide.qnet.models.manifest import Manifest
@@ -26,7 +25,7 @@ from qguide.server.observability.metrics import Metrics
 from qguide.server.q_models.schemas import JudgeCard, Source
 from qguide.server.q_models.score_cache import cached_score
 from qguide.server.redis.client import RedisLink, SharedRows
-from qguide.server.settings.settings import EMBEDDED, SCRIPTED
+from qguide.server.settings.settings import EMBEDDED, SCRIPTED, Settings
 
 if TYPE_CHECKING:
     from qguide.qnet.rendering.renderer import Piece
@@ -63,15 +62,12 @@ def source_of(setting: str) -> Source:
 
 @dataclass(frozen=True, slots=True)
 class Runtime:
-    """Threads, metrics and caches that all Q models share."""
+    """Settings, threads, metrics and caches that all Q models share."""
 
     thread: DeviceThread  # the device thread, which runs everything that does not wait on a network
     shadow_thread: DeviceThread  # thread for shadow scoring, so that slow shadows delay no request
     metrics: Metrics
-    max_batch: int
-    timeout_s: float  # limit for scoring, including waits
-    max_waiting: int = DEFAULT_MAX_WAITING  # maximum queue length of the thread of a Q model that has its own
-    max_batch_tokens: int = DEFAULT_MAX_BATCH_TOKENS
+    settings: Settings
     redis: RedisLink | None = None
     scores: SharedRows | None = None  # rows of the score cache; None without one
 

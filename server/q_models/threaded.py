@@ -115,7 +115,7 @@ class QModel(ServedQModel):
         )
         self._renderer = origin.renderer
         self._own_thread = origin.own_thread
-        self._thread = DeviceThread(max_waiting=runtime.max_waiting) if origin.own_thread else runtime.thread
+        self._thread = DeviceThread(max_waiting=runtime.settings.max_waiting) if origin.own_thread else runtime.thread
         self._resident = LazyScorer(name, origin.build)
         self._shadow_resident = LazyScorer(name, origin.build)
         self._worker = self._worker_of(self._resident, self._thread)
@@ -214,9 +214,9 @@ class QModel(ServedQModel):
         return ScoringWorker(
             resident,
             thread,
-            max_batch=runtime.max_batch,
-            max_batch_tokens=runtime.max_batch_tokens,
-            timeout_s=runtime.timeout_s,
+            max_batch=runtime.settings.max_batch,
+            max_batch_tokens=runtime.settings.tokens_per_forward,
+            timeout_s=runtime.settings.timeout_s,
             observe=partial(self._observe, resident),
             observe_wait=partial(runtime.metrics.observe_wait, self.id),
             observe_unanswered=record_usage,

@@ -20,8 +20,9 @@ _VERSION: Final = "0"
 class NoQModel(ServedQModel):
     """A Q model that refuses every score, says what to do where it was not asked for, and is not measured."""
 
-    def __init__(self, name: str, version: str | None, settings: Settings, runtime: Runtime) -> None:
+    def __init__(self, name: str, version: str | None, runtime: Runtime) -> None:
         super().__init__(name, version or _VERSION, NONE, runtime)
+        settings = runtime.settings
         asked_for = f"the Q model {name!r} scores nothing, and steps that name it are unguided"
         self.refusal = asked_for if settings.q_models else _not_named(settings)
 

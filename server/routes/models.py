@@ -32,7 +32,7 @@ from qguide.server.q_models.schemas import (
     ShadowRequest,
 )
 from qguide.server.q_models.served import ServedPolicy, ServedQModel
-from qguide.server.routes.dependencies import ModelsDep, SettingsDep
+from qguide.server.routes.dependencies import ModelsDep
 from qguide.server.routes.gemini import list_gemini_models, show_gemini_model
 
 _log = structlog.get_logger(__name__)
@@ -149,16 +149,10 @@ With API keys they need an admin key; without keys the server must be bound to l
 
 
 @orders.post("/load")
-async def load_q_model(body: LoadRequest, settings: SettingsDep, models: ModelsDep) -> ModelList:
+async def load_q_model(body: LoadRequest, models: ModelsDep) -> ModelList:
     """Verify a checkpoint and serve it, in addition to the others or in place of one."""
     await serve_folder(
-        models,
-        settings,
-        body.folder,
-        name=body.name,
-        version=body.version,
-        replacing=body.replace,
-        unlicensed=body.unlicensed,
+        models, body.folder, name=body.name, version=body.version, replacing=body.replace, unlicensed=body.unlicensed
     )
     _log.info("q_model_loaded", name=body.name, version=body.version, replace=body.replace)
     return model_list(models)

@@ -34,12 +34,15 @@ FAKES = Settings(
     unknown_models="error",
 )
 
+SERVED = Settings(q_models={"q": SCRIPTED}, unknown_models="error", timeout_s=30, max_batch_tokens=2048)
+"""Settings of models that a test makes itself."""
+
 Serve = Callable[..., TestClient]
 
 
 def models_of(policy: Policy, scorer: CachingScorer, thread: DeviceThread) -> Models:
     """One policy and one Q model on one device thread."""
-    runtime = Runtime(thread, DeviceThread(), Metrics(), max_batch=16, timeout_s=30)
+    runtime = Runtime(thread, DeviceThread(), Metrics(), SERVED)
     q_models = QModels(runtime.metrics)
     model = QModel(scorer.name, "0", ScorerSource(lambda: scorer, "checkpoint"), runtime)
     model.open()

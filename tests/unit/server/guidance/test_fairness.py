@@ -31,7 +31,7 @@ from qguide.server.q_models.threaded import QModel, ScorerSource
 from tests.support.gated_scorer import GatedScorer
 from tests.support.queues import until_waiting
 from tests.support.tiny_models import CONTEXT, WORDS, policy_model, q_model
-from tests.unit.server.conftest import FAKES
+from tests.unit.server.conftest import FAKES, SERVED
 
 HISTORY = (Message("user", " ".join(WORDS * 4)),)
 HOT = Sampling(temperature=1.0, max_tokens=100, seed=1)
@@ -57,7 +57,7 @@ class GatedPasses:
 def models_of(scorer: CachingScorer, *, max_batch: int, max_waiting: int = 64) -> Models:
     """A Q model that takes so many requests at once."""
     thread = DeviceThread(max_waiting=max_waiting)
-    runtime = Runtime(thread, DeviceThread(), Metrics(), max_batch=max_batch, timeout_s=30)
+    runtime = Runtime(thread, DeviceThread(), Metrics(), SERVED.model_copy(update={"max_batch": max_batch}))
     q_models = QModels(runtime.metrics)
     model = QModel(scorer.name, "0", ScorerSource(lambda: scorer, "checkpoint"), runtime)
     model.open()

@@ -19,7 +19,7 @@ from qguide.server.q_models.served import Runtime, ServedPolicy
 from qguide.server.q_models.threaded import QModel, ScorerSource
 from qguide.server.settings.settings import Settings
 from qguide.training.data.runs import read_rows
-from tests.unit.server.conftest import FAKES, Serve
+from tests.unit.server.conftest import FAKES, SERVED, Serve
 
 TASK = [{"role": "user", "content": "You see a desk. Your task is to: take the mug."}]
 REPLIES = ["Action: look", "Action: wait", "Action: look", "Action: look"]
@@ -30,7 +30,7 @@ def served(serve: Serve, prior: PriorSection | None = None, **settings: Any) -> 
     """A policy that draws `look` three times of four; a Q model that slightly prefers `wait`."""
 
     def build(_: Settings) -> Models:
-        runtime = Runtime(DeviceThread(), DeviceThread(), Metrics(), max_batch=16, timeout_s=30)
+        runtime = Runtime(DeviceThread(), DeviceThread(), Metrics(), SERVED)
         manifest = Manifest(kind="qnet", name="q", read_at="last_token", prior=prior)
         origin = ScorerSource(lambda: ScriptedScorer(Q), "checkpoint", manifest)
         model = QModel("q", "0", origin, runtime)
