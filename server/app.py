@@ -171,7 +171,7 @@ def _lifespan(
         app.state.exposition = Exposition(models.runtime.metrics, settings)
         redis = models.runtime.redis
         folder = settings.episodes_folder
-        app.state.learning = learning = Learning(settings, models, folder) if settings.learn and folder else None
+        app.state.learning = learning = Learning(models, folder) if settings.learn and folder else None
         store = build_store(settings, redis)
         app.state.episodes = Episodes(
             store,

@@ -46,7 +46,8 @@ _log = structlog.get_logger(__name__)
 class Learning:
     """Learning of all keys; owned by the event loop."""
 
-    def __init__(self, settings: Settings, models: Models, folder: Path) -> None:
+    def __init__(self, models: Models, folder: Path) -> None:
+        settings = models.runtime.settings
         self.group_of = settings.group_of
         self._models = models
         self._folder = folder / LEARNING
@@ -139,7 +140,6 @@ class Learning:
             return state_of(
                 group,
                 live.group.progress,
-                self.rules,
                 share=live.share,
                 spent=live.spent,
                 nameless=live.nameless,
@@ -342,7 +342,7 @@ class Learning:
             episodes=line.episodes,
             outcome=outcome,
             reason=line.reason,
-            sentence=state_of(group.name, group.progress, self.rules).sentence,
+            sentence=state_of(group.name, group.progress).sentence,
         )
         if line.failed:
             loop.call_soon_threadsafe(self._tell, "failed", group.name, line.version, line.reason)

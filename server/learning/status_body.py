@@ -14,7 +14,7 @@ from qguide.server.learning.progress import Progress
 from qguide.server.learning.tally import Spent, Tally
 from qguide.server.learning.trials import DECISIONS
 from qguide.server.own_bodies.schemas import Body
-from qguide.server.settings.learning import LearningBudget, Period, Rules
+from qguide.server.settings.learning import LearningBudget, Period
 
 
 class ArmState(Body):
@@ -160,7 +160,6 @@ _AS_IT_IS: Final = ("phase", "mode", "learnable", "trial", "version", "next_fit_
 def state_of(
     group: str,
     progress: Progress,
-    rules: Rules,
     *,
     share: float | None = None,
     spent: Spent | None = None,
@@ -183,7 +182,7 @@ def state_of(
     if unrecorded:
         why += f"; the latest episode of this process that was not recorded: {unrecorded}"
     fit, silent = progress.fit, progress.silent
-    cost = _cost(progress, rules.budget, spent or Spent())
+    cost = _cost(progress, spent or Spent())
     return LearningState(
         group=group,
         episodes=progress.episodes.count,
@@ -201,7 +200,7 @@ def state_of(
             name: PolicyState(mean=known.mean, episodes=known.gained + known.lost)
             for name, known in sorted(progress.policies.items())
         },
-        sentence=_sentence(progress, rules) + _cost_text(cost, rules.budget) + why,
+        sentence=_sentence(progress) + _cost_text(cost, progress.rules.budget) + why,
     )
 
 
@@ -237,7 +236,8 @@ def extra_figures(progress: Progress) -> dict[str, float]:
     return found
 
 
-def _cost(progress: Progress, budget: LearningBudget, spent: Spent) -> CostState:
+def _cost(progress: Progress, spent: Spent) -> CostState:
+    budget = progress.rules.budget
     extra, gain = extra_figures(progress), progress.interval.estimate
     gained = round(100 * gain) > 0  # less is told as +0, and may be what rounding left of no gain
     cost = extra.get("cost")
@@ -299,23 +299,23 @@ def _arm(tally: Tally, unknown: int = 0) -> ArmState:
     )
 
 
-def _sentence(progress: Progress, rules: Rules) -> str:
+def _sentence(progress: Progress) -> str:
     held = {"auto": "", "pinned": " (pinned)", "forbidden": " (forbidden by the operator)"}
     unknown = progress.silent.total
     silent = f"; {unknown} more fell silent and count as unknown" if unknown else ""
     outside = f"; {progress.cut:,} of the rewards lay outside 0 to 1 and were cut: scale them"
     cut = outside if progress.cut else ""
-    return _of_phase(progress, rules) + silent + cut + held[progress.mode]
+    return _of_phase(progress) + silent + cut + held[progress.mode]
 
 
-def _of_phase(progress: Progress, rules: Rules) -> str:
+def _of_phase(progress: Progress) -> str:
     arms = f"{progress.latest.figures} episodes; {_points(progress.interval)}"
     match progress.phase:
         case "trial":
-            return f"trial {progress.trial}: {arms}{_left(progress, rules)}"
+            return f"trial {progress.trial}: {arms}{_left(progress)}"
         case "guiding":
             since = datetime.fromtimestamp(progress.at, UTC).strftime("%Y-%m-%d %H:%M UTC")
-            kept = f"{rules.control:.0%} stay unguided as a control"
+            kept = f"{progress.rules.control:.0%} stay unguided as a control"
             parts = [f"guiding since {since}: {arms}", kept, *_newer(progress)]
             return "; ".join(parts)
         case "collecting":
@@ -361,9 +361,10 @@ def _points(interval: Interval) -> str:
     return f"{mid:+d} ({low} to {high}) points"
 
 
-def _left(progress: Progress, rules: Rules) -> str:
+def _left(progress: Progress) -> str:
     """About how many more episodes the trial needs, if the difference stays as it is."""
-    left, more = 2 * rules.most_in_trial - progress.latest.episodes, progress.more_to_show_a_gain
+    most = progress.rules.most_in_trial
+    left, more = 2 * most - progress.latest.episodes, progress.more_to_show_a_gain
     if more <= left:
         return f"; about {max(1, math.ceil(more))} more"
-    return f"; at most {max(1, min(left, rules.most_in_trial - progress.latest.both.count))} more"
+    return f"; at most {max(1, min(left, most - progress.latest.both.count))} more"

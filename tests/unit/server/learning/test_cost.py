@@ -88,7 +88,7 @@ def test_a_gain_that_only_rounding_left_has_no_price() -> None:
         arm = LearningArm(trial=1, guided=number % 2 == 1, share=0.5)
         tokens = 300 if arm.guided else 100
         progress.apply(EpisodeLine(episode=str(number), outcome=outcome, arm=arm, prompt_tokens=tokens))
-    found = state_of("_", progress, Rules())
+    found = state_of("_", progress)
     assert 0 < found.difference.estimate < 1e-4
     assert found.cost.tokens_per_success is None
     assert "+200 tokens an episode" in found.sentence
@@ -96,7 +96,7 @@ def test_a_gain_that_only_rounding_left_has_no_price() -> None:
 
 
 def test_the_state_tells_the_cost_of_a_success_gained() -> None:
-    progress, rules = Progress(Rules()), Rules(budget=LearningBudget(tokens=50, period="hour"))
+    progress = Progress(Rules(budget=LearningBudget(tokens=50, period="hour")))
     progress.apply(phase_changes.begun(progress, 1, "better"))
     for number in range(40):
         guided = number % 2 == 0
@@ -109,7 +109,7 @@ def test_the_state_tells_the_cost_of_a_success_gained() -> None:
             cost=0.04 if guided else 0.01,
         )
         progress.apply(line)
-    found = state_of("_", progress, rules, spent=Spent(60, 0.1))
+    found = state_of("_", progress, spent=Spent(60, 0.1))
     assert (found.cost.tokens, found.cost.tokens_per_success) == (260, 520)
     assert found.cost.cost == pytest.approx(0.03)
     assert found.cost.cost_per_success == pytest.approx(0.06)

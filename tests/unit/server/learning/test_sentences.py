@@ -14,7 +14,7 @@ RULES = Rules(every=2)
 
 def told(progress: Progress) -> LearningState:
     """The state of a server without keys."""
-    return state_of("_", progress, RULES)
+    return state_of("_", progress)
 
 
 def play(progress: Progress, outcome: float, *, guided: bool = False) -> None:
@@ -43,18 +43,18 @@ def test_episodes_that_were_not_recorded_teach_nothing() -> None:
 
 def test_an_agent_that_names_no_episode_is_told() -> None:
     progress = Progress(RULES)
-    sentence = state_of("_", progress, RULES, nameless=7).sentence
+    sentence = state_of("_", progress, nameless=7).sentence
     assert sentence.startswith("no episode has ended yet")
     assert "of this process's steps 7 named no episode" in sentence
     play(progress, 1.0)
-    assert "named no" not in state_of("_", progress, RULES, nameless=7).sentence
+    assert "named no" not in state_of("_", progress, nameless=7).sentence
 
 
 def test_the_sentence_tells_why_an_episode_was_not_recorded() -> None:
     progress = Progress(RULES)
     play(progress, 1.0)
-    assert "not recorded" not in state_of("_", progress, RULES).sentence
-    assert state_of("_", progress, RULES, unrecorded="it begins with a reply").sentence.endswith(
+    assert "not recorded" not in state_of("_", progress).sentence
+    assert state_of("_", progress, unrecorded="it begins with a reply").sentence.endswith(
         "not recorded: it begins with a reply"
     )
 

@@ -48,13 +48,13 @@ def test_unknown_is_no_failure_and_a_late_outcome_counts() -> None:
         SilentLine(episode="a", arm=UNGUIDED),
     ):
         progress.apply(line)
-    state = state_of("_", progress, Rules())
+    state = state_of("_", progress)
     assert (state.unguided.unknown, state.guided.unknown) == (1, 1)
     assert (state.episodes, state.successful) == (1, 1.0)
     assert "2 more fell silent and count as unknown" in state.sentence
 
     progress.apply(EpisodeLine(episode="b", outcome=0.0, arm=UNGUIDED))
-    state = state_of("_", progress, Rules())
+    state = state_of("_", progress)
     assert (state.unguided.unknown, state.episodes, state.successful) == (0, 2, 0.5)
 
 
