@@ -6,10 +6,10 @@ it draws from is a process of `qguide fake-upstream` in OpenAI's place; the port
 """
 
 import json
+import os
 import re
 import shlex
 import shutil
-import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -28,8 +28,9 @@ from qguide.server.chat.fake_openai import DEFAULT_REPLIES
 from qguide.training.environments.branches import choose_branching
 from qguide.training.environments.contract import Subject, check_environment
 from qguide.training.environments.registry import build_selected_suite, environment_config
+from tests.support.alone import run_forked
 from tests.support.documents import blocks_of, pages, run_shell
-from tests.support.serving import ROOT, START_S, free_port, serving, serving_process
+from tests.support.serving import START_S, ForkedProcess, free_port, run_qguide, serving, serving_process
 
 THERE = "http://127.0.0.1:8000"
 OPENAI_SDK = "docs/connect/openai-sdk.md"
@@ -103,21 +104,17 @@ def url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 def fake_upstream(folder: Path) -> Iterator[str]:
     """The base URL of a `qguide fake-upstream`."""
     port = free_port()
-    command = [sys.executable, "-m", "qguide", "fake-upstream", "--port", str(port)]
-    root = f"http://127.0.0.1:{port}"
-    with (
-        (folder / "upstream.log").open("wb") as log,
-        subprocess.Popen(command, cwd=ROOT, stdout=log, stderr=log) as process,
-    ):
-        try:
-            deadline = time.monotonic() + START_S
-            while not _is_well(root):
-                assert process.poll() is None, (folder / "upstream.log").read_text()
-                assert time.monotonic() < deadline, "the fake upstream did not start"
-                time.sleep(0.2)
-            yield f"{root}/v1"
-        finally:
-            process.terminate()
+    root, log = f"http://127.0.0.1:{port}", folder / "upstream.log"
+    process = ForkedProcess(["fake-upstream", "--port", str(port)], os.environ, log)
+    try:
+        deadline = time.monotonic() + START_S
+        while not _is_well(root):
+            assert process.poll() is None, log.read_text()
+            assert time.monotonic() < deadline, "the fake upstream did not start"
+            time.sleep(0.2)
+        yield f"{root}/v1"
+    finally:
+        process.kill()
 
 
 def _is_well(root: str) -> bool:
@@ -312,8 +309,9 @@ def test_an_admin_key_promotes_a_q_model_as_the_page_says(tmp_path: Path, monkey
     for name in ("shop-0042", "shop-0043"):
         shutil.copytree(embedded_path("qnet"), tmp_path / "models" / name)
     keys = tmp_path / "keys.json"
-    create = [sys.executable, "-m", "qguide", "keys", "create", "root", "--admin", "--file"]
-    said = subprocess.run([*create, str(keys)], cwd=ROOT, capture_output=True, text=True, check=True).stdout
+    create = ["keys", "create", "root", "--admin", "--file", str(keys)]
+    code, said = run_forked(run_qguide, create, cwd=tmp_path)
+    assert code == 0, said
     settings = {"QGUIDE_KEYS_FILE": str(keys), "QGUIDE_ADMIN": "true", "QGUIDE_MODELS_DIR": str(tmp_path / "models")}
     (key,) = re.findall(r"\bqg[\w-]{20,}", said)
     monkeypatch.setenv("QGUIDE_KEY", key)

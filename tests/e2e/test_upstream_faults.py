@@ -6,22 +6,20 @@ fails; meanwhile others use the second one and /v1/score, and get their answers.
 
 import json
 import os
-import signal
-import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
 
 from qguide.server.chat.fake_openai import DEFAULT_REPLIES
-from qguide.server.upstreams.managed_process import ManagedProcess
-from tests.support.serving import ROOT, free_port, serving_process
+from tests.support.serving import ForkedProcess, free_port, serving_process
 
 END_S = 60.0
 SILENCE_S = 4.0
@@ -37,25 +35,21 @@ BEST = DEFAULT_REPLIES[2]
 class Fake:
     """A `qguide fake-upstream` that keeps its port when it is restarted."""
 
-    port: int
-    process: ManagedProcess | None = None
+    log: Path
+    port: int = field(default_factory=free_port)
+    process: ForkedProcess | None = None
 
     def start(self, *options: str) -> None:
         """Start and wait until it answers."""
-        command = [sys.executable, "-m", "qguide", "fake-upstream", "--port", str(self.port)]
-        self.process = ManagedProcess(
-            "the upstream",
-            [*command, *options],
-            environment=os.environ | {"PYTHONPATH": str(ROOT)},
-            output=lambda _: None,
-        )
-        self.process.wait_until(lambda: self.get("/health") is not None, timeout_s=END_S)
+        arguments = ["fake-upstream", "--port", str(self.port), *options]
+        self.process = ForkedProcess(arguments, os.environ, self.log)
+        until(lambda: self.get("/health") is not None)
 
     def kill(self) -> None:
         """End it at once, as a power cut would."""
         if self.process is not None:
-            self.process.signal(signal.SIGKILL)
-            self.process.close()
+            self.process.kill()
+            self.process.wait()
             self.process = None
 
     def get(self, path: str) -> httpx.Response | None:
@@ -134,7 +128,8 @@ def error_of(answer: httpx.Response) -> tuple[int, str]:
 
 @pytest.fixture(scope="module")
 def started(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    good, bad = Fake(free_port()), Fake(free_port())
+    folder = tmp_path_factory.mktemp("server")
+    good, bad = Fake(folder / "good.log"), Fake(folder / "bad.log")
     impatient = {"retries": 0, "timeout_s": SILENCE_S, "breaker_failures": FAILURES, "breaker_open_s": OPEN_S}
     upstreams: dict[str, dict[str, Any]] = {
         "good": {"url": f"http://127.0.0.1:{good.port}/v1", "model": "fake"},
@@ -144,7 +139,6 @@ def started(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     variables = {"QGUIDE_UPSTREAMS": json.dumps(upstreams)}
     try:
         good.start()
-        folder = tmp_path_factory.mktemp("server")
         with (
             serving_process(folder, environment=variables) as server,
             httpx.Client(base_url=server.url, timeout=END_S) as http,
