@@ -116,6 +116,7 @@ class Episodes:
         offer: Offer,
         *,
         candidates: Iterable[Message] = (),
+        tools: bool = False,
         unreadable: str = "",
         outcome: float | None = None,
         final: bool = False,
@@ -124,6 +125,7 @@ class Episodes:
         """Store the candidates of a step and the chosen one, and end the episode if that is due.
 
         Args:
+            tools: the agent may call tools in it.
             unreadable: why Q models cannot read this history; the episode is not recorded then.
             final: the agent is at its end, see `OutcomeRule`.
         """
@@ -136,13 +138,16 @@ class Episodes:
             episode = known or ServedEpisode(id=episode_id)
             if strict:
                 self._require_open(episode, outcome)
-            if episode.outcome is not None:
-                return EpisodeChange(episode)
-            flaw = unreadable or self._fullness(episode)
-            return episode.after(history, offer, keep=keep, unreadable=flaw)
+            begun = None if episode.outcome else episode.with_tools(history, tools=tools)
+            if begun is None or begun.records < episode.records:
+                return EpisodeChange(begun or episode)
+            flaw = unreadable or self._fullness(begun)
+            return begun.after(history, offer, keep=keep, unreadable=flaw)
 
         place = scoped_episode_id(episode_id)
         episode = await self.store.update(place, step)
+        if not episode.steps:  # what was asked before its first step with tools has just been dropped
+            episode = await self.store.update(place, step)
         self._hear(place, episode)
         if outcome is not None:
             await self.close(episode_id, Outcome(reward=outcome, by="header"))

@@ -125,6 +125,7 @@ class ServedEpisode(_State):
     arm: LearningArm | None = None
     shadow: ShadowTally | None = None
     policies: Mapping[str, int] = {}  # number of steps whose action each policy drew, where several drew
+    tools: bool = False  # its steps have tools
 
     def previous_q(self, history: History, *, q_model: str) -> float | None:
         """Q of the action that led to this state; None if this Q model has not scored it.
@@ -137,6 +138,16 @@ class ServedEpisode(_State):
             if known is not None and known.state != state:
                 return known.q_value if known.q_model == q_model else None
         return None
+
+    def with_tools(self, history: History, *, tools: bool) -> Self | None:
+        """The episode before a step with tools or without; None if that is no step of it.
+
+        Agents ask for plans, titles and summaries under the name of their session, too: without the tools of their
+        steps, and not in continuation of these. What was asked so before the first step with tools is forgotten.
+        """
+        if not self.records or tools == self.tools or _hashes(history, self.messages)[0] == self.seen:
+            return self.model_copy(update={"tools": self.tools or tools})
+        return self._without_records(steps=0, outside=0, before=None, last=None, tools=True) if tools else None
 
     def after(self, history: History, offer: Offer, *, keep: bool, unreadable: str = "") -> "EpisodeChange":
         """The episode with one more step, or with another offer for its latest state."""

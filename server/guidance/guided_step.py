@@ -323,6 +323,7 @@ class GuidedStepService(RequestService):
             asked.history,
             offer,
             candidates=(candidate.message for candidate, _ in decision.scored_candidates),
+            tools=asked.has_tools,
             unreadable=str(asked.unreadable or ""),
             outcome=self.outcome,
             final=asked.has_tools and not decision.action.tool_calls,

@@ -99,6 +99,35 @@ def test_a_long_session_is_never_full_but_is_not_recorded(
     assert outcome(client, SESSION, 0.0)["recorded"] is True
 
 
+@pytest.mark.parametrize("title_first", [True, False])
+def test_a_request_without_the_tools_of_the_steps_is_no_step_of_a_named_episode(
+    serve: Serve, address: tuple[FakeUpstream, str], tmp_path: Path, title_first: bool
+) -> None:
+    client, mine = serve(settings_of(address[1], episodes_dir=tmp_path)), {"X-Session-ID": "mine"}
+    title = [{"role": "user", "content": "Write a title for this chat."}]
+    if title_first:
+        step(client, mine, tools=False, messages=title)
+    step(client, mine)
+    if not title_first:
+        step(client, mine, tools=False, messages=title)
+    step(client, mine, messages=LATER)
+    step(client, mine, tools=False, messages=[*LATER, *LATER[1:]])  # goes on without tools
+    told = outcome(client, "mine", 1.0)
+    assert (told["recorded"], told["steps"]) == (True, 3), told["reason"]
+    (file,) = tmp_path.glob("trees-*.jsonl")
+    (tree,) = map(json.loads, file.read_text().splitlines())
+    assert (tree["first_observation"], len(tree["nodes"])) == (TASK["content"], 3)
+
+
+def test_a_history_that_was_rewritten_with_tools_is_not_recorded(
+    serve: Serve, address: tuple[FakeUpstream, str], tmp_path: Path
+) -> None:
+    client, mine = serve(settings_of(address[1], episodes_dir=tmp_path)), {"X-Session-ID": "mine"}
+    step(client, mine)
+    step(client, mine, messages=[TASK | {"content": "It is Monday."}])
+    assert not outcome(client, "mine", 1.0)["recorded"]
+
+
 @pytest.mark.parametrize(
     ("told", "command", "reward"),
     [
