@@ -170,7 +170,8 @@ def answer_all(requests: Sequence[R], model: Callable[[Sequence[R]], Sequence[An
     """One answer per request, from one batched call."""
     # One bad request fails the whole batch, so ask again one by one: then only its task fails.
     try:
-        return [Answer(value) for value in model(requests)]
+        # A model that leaves out a request would keep its task waiting for ever.
+        return [Answer(value) for _, value in zip(requests, model(requests), strict=True)]
     except QGuideError as error:
         if len(requests) == 1:
             return [Answer(error=error)]

@@ -145,6 +145,25 @@ def test_a_bug_ends_the_run_and_closes_what_was_open(threads: int) -> None:
     assert innocent.closed
 
 
+@pytest.mark.parametrize("threads", [0, 2])
+def test_a_policy_that_answers_too_few_requests_ends_the_run(threads: int) -> None:
+    class Forgetful(Obedient):
+        def sample_batch(self, requests: Sequence[SampleRequest]) -> list[list[Candidate]]:
+            return super().sample_batch(requests)[1:]
+
+    environments = [Counter(1), Counter(2)]
+    with pytest.raises(ValueError, match="shorter"):
+        run_rollouts(
+            ((str(e.goal), play_one(e, 3)) for e in environments),
+            policy=Forgetful(),
+            parallel=2,
+            environment_threads=threads,
+            on_done=lambda *_: None,
+            on_failure=lambda *_: None,
+        )
+    assert all(e.closed for e in environments)
+
+
 def test_environment_calls_run_beside_each_other_in_threads() -> None:
     meeting = threading.Barrier(3, timeout=60)
 
