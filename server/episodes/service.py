@@ -33,8 +33,11 @@ SETTLE_S: Final = 1.0
 _log = structlog.get_logger(__name__)
 
 Result = TypeVar("Result")
-Ended = Callable[[str, ServedEpisode], Awaitable[None]]
-"""Is told of each closed episode, which the caller's key scopes; more than once if it has to be."""
+Ended = Callable[[str, ServedEpisode, str], Awaitable[None]]
+"""Is told of each closed episode, which the caller's key scopes, and of why it cannot be recorded; "" if it can.
+
+More than once if it has to be.
+"""
 
 Heard = Callable[[str, ServedEpisode], None]
 """Is told of an episode, which the caller's key scopes, as it is after a step or at its end."""
@@ -229,7 +232,7 @@ class Episodes:
                 q_model = episode.last.q_model
                 self.metrics.count_episode(plain_name(q_model) if learned else q_model, outcome.reward)
             if episode.recorded:
-                await self._tell(place, episode)
+                await self._tell(place, episode, "")
                 return Closed(episode, "")
             closed = await self._record(place, episode)
             _log.info(
@@ -255,7 +258,7 @@ class Episodes:
                 why_not = await self.recorder.write(episode, await self.store.records(place))
             # Told first: if the process is killed between these, the episode is told again.
             try:
-                await self._tell(place, episode if why_not else episode.written())
+                await self._tell(place, episode if why_not else episode.written(), why_not)
             finally:
                 if not why_not:
                     closed = episode
@@ -282,9 +285,9 @@ class Episodes:
         if self.heard is not None:
             self.heard(place, episode)
 
-    async def _tell(self, place: str, episode: ServedEpisode) -> None:
+    async def _tell(self, place: str, episode: ServedEpisode, why_not: str) -> None:
         if self.ended is not None:
-            await self.ended(place, episode)
+            await self.ended(place, episode, "" if why_not == NOT_WRITTEN else why_not)  # that one is written later
 
 
 def _following(session: str, closed: ServedEpisode) -> str:

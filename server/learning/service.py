@@ -107,8 +107,8 @@ class Learning:
         """Note that an episode goes on, or ends."""
         self._open.heard(place, episode, now_s=asyncio.get_running_loop().time())
 
-    async def ended(self, place: str, episode: ServedEpisode) -> None:
-        """Count a closed episode, once, and do what follows from it."""
+    async def ended(self, place: str, episode: ServedEpisode, why_not: str) -> None:
+        """Count a closed episode, once, and do what follows from it; `why_not` is why it cannot be recorded."""
         assert episode.outcome is not None
         line = EpisodeLine(
             episode=episode.uid,
@@ -124,7 +124,7 @@ class Learning:
             policies=episode.policies,
         )
         live = await self._live(self.group_of(owner_of(place)))
-        live.unrecorded = episode.broken or live.unrecorded
+        live.unrecorded = why_not or live.unrecorded
         await self._change(live, lambda: live.group.end(line))
 
     async def order(self, group: str, order: Order) -> LearningState:

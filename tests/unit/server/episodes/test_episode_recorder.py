@@ -181,7 +181,7 @@ async def test_a_disk_that_is_full_now_and_then_uses_up_no_files(disk: Disk) -> 
 async def test_what_a_full_disk_refused_is_written_once_there_is_room(disk: Disk) -> None:
     told: list[tuple[str, bool]] = []
 
-    async def tell(place: str, episode: ServedEpisode) -> None:
+    async def tell(place: str, episode: ServedEpisode, _: str) -> None:
         told.append((place, episode.recorded))
 
     store = memory()
@@ -212,7 +212,7 @@ async def test_what_a_full_disk_refused_is_written_by_the_next_server(disk: Disk
     store.close()
     told = list[tuple[str, bool]]()
 
-    async def tell(place: str, episode: ServedEpisode) -> None:
+    async def tell(place: str, episode: ServedEpisode, _: str) -> None:
         told.append((place, episode.recorded))
 
     recorder = recorder_of(disk.folder)

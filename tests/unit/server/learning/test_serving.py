@@ -21,6 +21,7 @@ from qguide.server.learning.service import LEARNING
 from qguide.server.settings.learning import KEYLESS
 from qguide.server.settings.settings import Settings
 from qguide.training.guidance_report.build import build_report
+from tests.support import redaction_hooks
 from tests.unit.server.conftest import Serve
 from tests.unit.server.learning.scripted_agent import (
     PATIENCE_S,
@@ -339,3 +340,11 @@ def test_a_history_that_was_rewritten_is_told_by_the_sentence(serve: Serve, sett
         assert client.post("/v1/chat/completions", json=body).status_code == 200
     assert client.post("/v1/episodes/e/outcome", json={"reward": 1}).json()["recorded"] is False
     assert "not recorded: the history of step 2 does not continue that of step 1" in state(client)["sentence"]
+
+
+def test_a_redaction_that_fails_is_told_by_the_sentence(serve: Serve, settings: Settings) -> None:
+    client = serve(settings.model_copy(update={"episodes_redact": f"{redaction_hooks.__name__}:fail"}))
+    body = {"model": "default", "messages": [{"role": "user", "content": "Go."}], "qguide": {"episode_id": "e"}}
+    assert client.post("/v1/chat/completions", json=body).status_code == 200
+    assert client.post("/v1/episodes/e/outcome", json={"reward": 1}).json()["recorded"] is False
+    assert "not recorded: the redaction hook failed" in state(client)["sentence"]
