@@ -8,7 +8,7 @@ import asyncio
 from typing import Annotated
 
 from fastapi import APIRouter, Depends, Query, Request
-from pydantic import BeforeValidator, Field
+from pydantic import BeforeValidator, Field, WithJsonSchema
 
 from qguide.qnet.errors import InvalidRequestError
 from qguide.qnet.records import OfferRow, TreeRow
@@ -30,9 +30,11 @@ _MOST_LISTED = 200
 class OutcomeRequest(Body):
     """Outcome of an episode."""
 
-    reward: Annotated[float, BeforeValidator(lambda said: float(said) if isinstance(said, bool) else said)] = Field(
-        allow_inf_nan=False, description="true and false count as 1 and 0"
-    )
+    reward: Annotated[
+        float,
+        BeforeValidator(lambda said: float(said) if isinstance(said, bool) else said),
+        WithJsonSchema({"anyOf": [{"type": "number"}, {"type": "boolean"}]}),
+    ] = Field(allow_inf_nan=False, description="true and false count as 1 and 0")
     terminated: bool = Field(default=True, description="false if a step limit truncated the episode")
     action: str | None = Field(default=None, min_length=1, description="the last action, if it was not the chosen one")
     observation: str = Field(default="", description="the observation after the last action")

@@ -70,7 +70,11 @@ export function rerank(
 }
 
 /** Not repeatable, because a second outcome is refused. */
-export function outcome(episodeId: string, reward: number, options: OutcomeOptions): Call<Outcome> {
+export function outcome(
+  episodeId: string,
+  reward: number | boolean,
+  options: OutcomeOptions,
+): Call<Outcome> {
   const path = `/v1/episodes/${encodeURIComponent(episodeId)}/outcome`;
   return {
     ...post<Outcome>(path, ["episode_id", "recorded"], { reward, ...options }),

@@ -135,7 +135,7 @@ export class QGuide {
    */
   outcome(
     episodeId: string,
-    reward: number,
+    reward: number | boolean,
     options: OutcomeOptions = {},
     request: RequestOptions = {},
   ): Promise<Outcome> {

@@ -110,7 +110,7 @@ export class Episode {
    * Rejects with UnknownEpisodeError if the episode has no step yet.
    */
   finish(
-    reward: number,
+    reward: number | boolean,
     options: OutcomeOptions = {},
     request: RequestOptions = {},
   ): Promise<Outcome> {

@@ -164,6 +164,8 @@ def test_a_reward_may_be_a_truth_value_as_in_the_header(client: TestClient, solv
     play(client, steps=1)
     answer = client.post("/v1/episodes/e/outcome", json={"reward": solved})
     assert (answer.status_code, answer.text.count(f'"reward":{float(solved)}')) == (200, 1)
+    body = client.get("/openapi.json").json()["components"]["schemas"]["OutcomeRequest"]
+    assert {"type": "boolean"} in body["properties"]["reward"]["anyOf"]
 
 
 @pytest.mark.parametrize("reward", [1e308, -1e308, 100.5, -101])
