@@ -57,7 +57,7 @@ def main(
     recordings: Annotated[str, numbers_option("Numbers of the recordings.")] = "0,1,2",
     worlds: Annotated[str, numbers_option("Numbers of the worlds.")] = "0",
     new: Annotated[int, typer.Option(help="Least number of new episodes of a chooser.")] = 300,
-    oracle: Annotated[int, typer.Option(help="The same for the oracle.")] = 96,
+    oracle: Annotated[int, typer.Option(help="The same for the oracle; 0: none.")] = 96,
     told: Annotated[bool, typer.Option(help="Recordings tell the agent's draws, of which it takes any.")] = False,
     llm: Annotated[Path | None, typer.Option(help="Folder of a language model in place of the mocks.")] = None,
     candidates: Annotated[int | None, typer.Option(help="M, in place of the environment's own.")] = None,

@@ -115,7 +115,7 @@ class Measurement:
 
     Attributes:
         new_episodes: least number of episodes of new tasks that each chooser plays.
-        oracle_episodes: the same for the oracle, which costs a hundred times as much.
+        oracle_episodes: the same for the oracle, which costs a hundred times as much; 0 leaves it out.
         continuations: of each candidate that the oracle tries.
         told: recordings tell the agent's draws; see the chooser of that name.
     """
@@ -131,7 +131,8 @@ class Measurement:
         """The choosers that do not learn."""
         for chooser in BASELINES:
             yield self.play_new(chooser, self.new_episodes)
-        yield self.play_new("oracle", self.oracle_episodes)
+        if self.oracle_episodes:
+            yield self.play_new("oracle", self.oracle_episodes)
 
     def learned(self, learner: Learner, recording: int, sizes: Sequence[int]) -> Iterator[Result]:
         """The learner after each number of episodes of one recording."""

@@ -53,23 +53,23 @@ def _table(results: Sequence[Result]) -> str:
         f"| {' | '.join(_HEADINGS)} |",
         "|" + "---|" * len(_HEADINGS),
     ]
-    lines += [f"| {' | '.join(_cells(group, fixed['random'], fixed['oracle']))} |" for group in groups.values()]
+    lines += [f"| {' | '.join(_cells(group, fixed['random'], fixed.get('oracle')))} |" for group in groups.values()]
     return "\n".join(lines)
 
 
-def _cells(group: Sequence[Result], random: float, oracle: float) -> Iterator[str]:
-    """The cells of one chooser."""
+def _cells(group: Sequence[Result], random: float, oracle: float | None) -> Iterator[str]:
+    """The cells of one chooser; without the oracle's reward there is no way to have a share of."""
     first, rewards = group[0], [result.reward for result in group]
     low, high = interval_of(group)
-    shares = [share_of_way(reward, random, oracle) for reward in rewards]
+    shares = [] if oracle is None else [share_of_way(reward, random, oracle) for reward in rewards]
     learns = first.recording is not None
     yield first.chooser
     yield _episodes(first) if learns else ""
     yield f"{fmean(rewards):.3f}"
     yield f"{low:.3f} to {high:.3f}"
     yield " ".join(f"{reward:.3f}" for reward in rewards) if learns else ""
-    yield f"{fmean(shares):.0%}"
-    yield f"{min(shares):.0%}" if learns else ""
+    yield f"{fmean(shares):.0%}" if shares else ""
+    yield f"{min(shares):.0%}" if shares and learns else ""
     yield _licences(group)
     yield f"{fmean(result.fit_s for result in group):.1f}" if learns else ""
 

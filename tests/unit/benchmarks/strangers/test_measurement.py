@@ -116,6 +116,15 @@ def test_results_are_written_as_json_and_as_a_table(tmp_path: Path) -> None:
     assert oracle.split(" | ")[5] == "100%"
 
 
+def test_without_the_oracle_no_share_of_its_way_is_told(tmp_path: Path) -> None:
+    small = ["--episodes=10", "--recordings=0", "--new=24", "--oracle=0", "--candidates=2"]
+    said = CliRunner().invoke(app, ["errands", *small, "--output", str(tmp_path)])
+    assert said.exit_code == 0, said.output
+    lines = (tmp_path / "results.md").read_text().splitlines()[4:]
+    assert [line.split(" | ")[0] for line in lines] == ["| sample", "| greedy", "| random", "| votes", "| q"]
+    assert {line.split(" | ")[5] for line in lines} == {""}
+
+
 def test_outcomes_are_dealt_anew_to_the_episodes_of_a_recording() -> None:
     rows = Measurement(STRANGERS["crafting"]).record(0, 20)
     dealt = [licences.shuffled(rows, shuffle) for shuffle in (0, 0, 1)]
