@@ -149,7 +149,7 @@ def show_licence(trained: Manifest, console: Console) -> None:
         console.print(f"judged by {by}", markup=False, soft_wrap=True)
     if licence.granted and "greedy" not in licence.choosers.keys() | licence.leads.keys():
         console.print(
-            "the recording does not tell your agent's greedy reply: it may be as good, so if your agent can play at "
+            "these episodes do not tell your agent's greedy reply: it may be as good, so if your agent can play at "
             "temperature 0, compare with that",
             soft_wrap=True,
         )

@@ -186,7 +186,7 @@ def found_episodes(found: Iterable[Trajectory | BadRecord], *, skip_bad: bool) -
                 "--set skip_bad=true"
             )
     if bad:
-        Console(stderr=True).print(f"{bad:,} records were left out; the first: {first}", markup=False, soft_wrap=True)
+        Console(stderr=True).print(f"records left out: {bad:,}; the first: {first}", markup=False, soft_wrap=True)
 
 
 _MOST_TRIED: Final = 50

@@ -145,7 +145,7 @@ def test_a_record_without_an_episode_is_refused_or_left_out(tmp_path: Path, caps
     manifest = run_learn(config.model_copy(update={"skip_bad": True, "output": tmp_path / "r"}))
 
     assert manifest.metrics["episodes"] == 120
-    assert "1 records were left out; the first: chats.jsonl, line 121" in capsys.readouterr().err
+    assert "left out: 1; the first: chats.jsonl, line 121" in capsys.readouterr().err
 
 
 def test_a_source_without_episodes_is_refused(tmp_path: Path) -> None:
