@@ -1,5 +1,7 @@
 """Tasks with a hosted policy: none waits for another, and what fails ends one task or all."""
 
+import threading
+import time
 from collections.abc import Sequence
 from typing import Any
 
@@ -115,6 +117,29 @@ def test_a_bug_ends_the_run_and_closes_every_task(threads: int) -> None:
         with pytest.raises(IndexError):
             Played().run(tasks, policy(url), threads=threads)
     assert sorted(closed) == ["bug", "other"]
+
+
+def test_an_interrupted_run_waits_for_no_hanging_draw_and_leaves_no_thread() -> None:
+    closed: list[str] = []
+
+    def waits() -> RolloutTask[None]:
+        try:
+            yield from turns(1)
+        finally:
+            closed.append("waits")
+
+    def interrupt() -> None:
+        raise KeyboardInterrupt
+
+    def interrupted() -> RolloutTask[None]:
+        yield EnvironmentCall(interrupt)
+
+    with serving_corridors(FakeUpstream(fault="hang")) as url:
+        before, began = threading.active_count(), time.monotonic()
+        with pytest.raises(KeyboardInterrupt):
+            Played().run({"waits": waits(), "interrupted": interrupted()}, policy(url), threads=1)
+        assert time.monotonic() - began < 10
+        assert (closed, threading.active_count()) == (["waits"], before)
 
 
 def test_a_lost_upstream_ends_the_run_and_its_usage_is_told() -> None:
