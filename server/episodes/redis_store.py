@@ -244,7 +244,8 @@ def _later(shared: ServedEpisode | None, own: ServedEpisode | None) -> ServedEpi
     if shared is None or own is None:
         return shared or own
     # An end outweighs any number of steps: a closed episode must not open again.
-    return max(shared, own, key=lambda episode: (episode.outcome is not None, episode.recorded, episode.steps))
+    # So does a step with tools, at which those without were forgotten.
+    return max(shared, own, key=lambda one: (one.outcome is not None, one.recorded, one.tools, one.steps))
 
 
 def _name(episode_id: str) -> str:

@@ -142,7 +142,7 @@ class Episodes:
             if strict:
                 self._require_open(episode, outcome)
             begun = None if episode.outcome else episode.with_tools(history, tools=tools)
-            if begun is None or begun.records < episode.records:
+            if begun is None or begun.steps < episode.steps:
                 return EpisodeChange(begun or episode)
             flaw = unreadable or self._fullness(begun)
             return begun.after(history, offer, keep=keep, unreadable=flaw)

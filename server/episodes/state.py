@@ -145,9 +145,15 @@ class ServedEpisode(_State):
         Agents ask for plans, titles and summaries under the name of their session, too: without the tools of their
         steps, and not in continuation of these. What was asked so before the first step with tools is forgotten.
         """
-        if not self.records or tools == self.tools or _hashes(history, self.messages)[0] == self.seen:
+        if (
+            not self.steps
+            or tools == self.tools
+            or (not self.broken and _hashes(history, self.messages)[0] == self.seen)
+        ):
             return self.model_copy(update={"tools": self.tools or tools})
-        return self._without_records(steps=0, outside=0, before=None, last=None, tools=True) if tools else None
+        if not tools:
+            return None
+        return self._without_records(steps=0, outside=0, before=None, last=None, broken="", tools=True)
 
     def after(self, history: History, offer: Offer, *, keep: bool, unreadable: str = "") -> "EpisodeChange":
         """The episode with one more step, or with another offer for its latest state."""

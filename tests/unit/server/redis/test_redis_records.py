@@ -7,6 +7,7 @@ from typing import cast
 
 from redis.asyncio import Redis
 
+from qguide.qnet.types import Message
 from qguide.server.episodes.recorder import EpisodeRecorder
 from qguide.server.episodes.redis_store import RedisEpisodeStore
 from qguide.server.episodes.service import Episodes
@@ -67,6 +68,20 @@ async def test_servers_that_take_turns_record_every_step_once(link: RedisLink, t
     assert (await servers[0].close("e", Outcome(reward=1.0))).episode.recorded
     [offers] = tmp_path.glob("offers-*.jsonl")
     assert len(offers.read_text().splitlines()) == 7
+
+
+async def test_what_was_asked_without_tools_before_the_first_step_is_forgotten_by_every_server(
+    link: RedisLink, tmp_path: Path
+) -> None:
+    kept = stores(link, max_bytes=ROOM)
+    one, two = recording(kept, tmp_path)
+    for plan in ("First", "Then"):
+        offer = offer_at(0).model_copy(update={"at": 1})
+        await two.end_step("e", (Message("user", f"{plan}, write a plan."),), offer)
+    for step, episodes in enumerate((one, two, one)):
+        await episodes.end_step("e", history_at(step), offer_at(step), tools=True)
+        for store in kept:
+            assert await transcript(store) == transcript_of(step + 1)
 
 
 async def test_a_server_alone_has_the_steps_of_the_others_too(
