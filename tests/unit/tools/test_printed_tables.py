@@ -61,12 +61,15 @@ def test_an_evaluation_is_recomputed_from_the_episodes_of_its_methods(name: str)
             assert compared.model_dump(mode="json") == comparison
 
 
-@pytest.mark.parametrize(("name", "least"), [("strangers", 40), ("strangers_told", 16)])
-def test_the_page_of_strangers_is_recomputed_from_the_rewards_of_its_tasks(name: str, least: int) -> None:
+@pytest.mark.parametrize(
+    ("name", "page_name", "least"),
+    [("strangers", "strangers", 40), ("strangers_told", "strangers", 16), ("real_llm_plays", "real-llms", 16)],
+)
+def test_a_page_of_strangers_is_recomputed_from_the_rewards_of_its_tasks(name: str, page_name: str, least: int) -> None:
     fields = [field.name for field in dataclasses.fields(Result)]
     rows = json.loads((RESULTS / f"{name}.json").read_text())
     results = [Result(**{name: row[name] for name in fields}) for row in rows]
-    page = (ROOT / "docs/results/strangers.md").read_text().splitlines()
+    page = (ROOT / f"docs/results/{page_name}.md").read_text().splitlines()
     lines = [line for line in markdown(results).splitlines() if line.startswith("|")]
     assert len(lines) > least
     assert [line for line in lines if line not in page] == []
