@@ -19,6 +19,7 @@ from benchmarks.score.exported_model import ExportedModel
 from qguide.qnet.errors import ConfigError
 
 ENGINE = Path(__file__).with_name("vllm_engine.py")
+_SHOWN_LINES = 20
 
 
 class VllmEngine:
@@ -66,7 +67,9 @@ class VllmEngine:
         line = self._answers.readline() if ready else ""
         if not line:
             what = "exited" if ready else f"did not answer for {timeout_s:g} s"
-            raise ConfigError(f"vLLM {what}; see {self._log}")
+            # The log lies in a folder that is removed at the end.
+            said = "\n".join(self._log.read_text(errors="replace").splitlines()[-_SHOWN_LINES:])
+            raise ConfigError(f"vLLM {what}; it said:\n{said}")
         found: dict[str, Any] = json.loads(line)
         return found
 

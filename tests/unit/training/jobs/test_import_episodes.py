@@ -312,7 +312,7 @@ def test_an_import_can_be_imported(tmp_path: Path) -> None:
 def test_where_a_line_is_cut_short_is_told(tmp_path: Path) -> None:
     source = tmp_path / "cut.jsonl"
     source.write_text('{"messages": []}\n{"messages": []\n')
-    with pytest.raises(RecordError, match=r"cut\.jsonl, line 2: it is not JSON: .* at character 16"):
+    with pytest.raises(RecordError, match=r"cut\.jsonl, line 2: .*JSON: .* 16"):
         run_import(ImportConfig(source=source, format="messages", output=tmp_path / "out"))
 
 
