@@ -36,12 +36,15 @@ class PromptedLlm:
         suite: tasks of another world.
         mock: plays them for the examples.
         max_steps: of an example.
+
+    Attributes:
+        beginning: the turns before every task.
     """
 
     def __init__(self, folder: Path, suite: SelectedSuite, mock: BatchPolicy, *, max_steps: int) -> None:
         self.name = folder.name
         self._lines = ActionLines(suite.environment.chat)
-        self._beginning = self._lines.beginning(islice(_successes(suite, mock, max_steps=max_steps), _SHOWN))
+        self.beginning = self._lines.beginning(islice(_successes(suite, mock, max_steps=max_steps), _SHOWN))
         self._model, self._lock = _loaded(folder)
 
     async def sample(self, history: History, *, n: int, sampling: Sampling) -> list[Candidate]:
@@ -59,7 +62,7 @@ class PromptedLlm:
         scaled = _TEMPERATURE * (1.0 if temperature is None else temperature)
         return replace(
             request,
-            history=(*self._beginning, *self._lines.turns(request.history)),
+            history=(*self.beginning, *self._lines.turns(request.history)),
             sampling=replace(request.sampling, temperature=scaled, max_tokens=_MOST_TOKENS),
         )
 

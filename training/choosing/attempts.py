@@ -19,8 +19,9 @@ from qguide.training.data.decision_groups import decisions_of, holds_groups, rea
 from qguide.training.data.row_files import is_file
 from qguide.training.data.runs import RunFolder
 from qguide.training.data.trajectories import UNNAMED, Trajectory
+from qguide.training.recordings.episode import found_episodes
 from qguide.training.recordings.fields import Fields
-from qguide.training.recordings.formats.read import Reading, found_episodes, read_source
+from qguide.training.recordings.formats.read import Reading, read_source
 
 _NUMBER: Final = re.compile(r"[/_: -]*\d+$")
 

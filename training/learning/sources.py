@@ -18,8 +18,9 @@ from qguide.training.data.row_files import is_file
 from qguide.training.data.runs import RunFolder
 from qguide.training.data.trajectories import Trajectory
 from qguide.training.learning.episodes import LearnedEpisode, episode_of
+from qguide.training.recordings.episode import found_episodes
 from qguide.training.recordings.fields import Fields
-from qguide.training.recordings.formats.read import found_episodes, read_source
+from qguide.training.recordings.formats.read import read_source
 from qguide.training.trajectory import Drawn
 
 

@@ -9,10 +9,12 @@ import hashlib
 import json
 import math
 from collections import Counter
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
+
+from rich.console import Console
 
 from qguide.qnet.errors import RecordError
 from qguide.qnet.types import INSTRUCTING, History, Message
@@ -217,3 +219,20 @@ def _turns(record: Mapping[str, Any], fields: Fields, places: Places, told: Mapp
         turns.ignored = {index + len(instructed.messages) for index in turns.ignored}
         turns.logprobs = {index + len(instructed.messages): own for index, own in turns.logprobs.items()}
     return turns
+
+
+def found_episodes(found: Iterable[Trajectory | BadRecord], *, skip_bad: bool) -> Iterator[Trajectory]:
+    """The episodes among these; says on stderr how many records were left out."""
+    bad, first = 0, ""
+    for one in found:
+        if not isinstance(one, BadRecord):
+            yield one
+        elif skip_bad:
+            bad, first = bad + 1, first or str(one)
+        else:
+            raise RecordError(
+                f"{one.path}, line {one.line}: {one.reason}; correct it, or leave such records out with --skip-bad or "
+                "--set skip_bad=true"
+            )
+    if bad:
+        Console(stderr=True).print(f"records left out: {bad:,}; the first: {first}", markup=False, soft_wrap=True)

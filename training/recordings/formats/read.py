@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any, Final, NamedTuple, TypeVar
 
 from pydantic import Field
-from rich.console import Console
 
 from qguide.qnet.errors import ConfigError, RecordError
 from qguide.qnet.packages import import_named, plugins, raised_text
@@ -170,23 +169,6 @@ def read_source(source: Path, fields: Fields, *, format_: str | None = None) -> 
 def _are_ours(rows: Path) -> bool:
     first = next(read_values(rows), None)
     return first is not None and _SERVED in _formats_of(first.value)
-
-
-def found_episodes(found: Iterable[Trajectory | BadRecord], *, skip_bad: bool) -> Iterator[Trajectory]:
-    """The episodes among these; says on stderr how many records were left out."""
-    bad, first = 0, ""
-    for one in found:
-        if not isinstance(one, BadRecord):
-            yield one
-        elif skip_bad:
-            bad, first = bad + 1, first or str(one)
-        else:
-            raise RecordError(
-                f"{one.path}, line {one.line}: {one.reason}; correct it, or leave such records out with --skip-bad or "
-                "--set skip_bad=true"
-            )
-    if bad:
-        Console(stderr=True).print(f"records left out: {bad:,}; the first: {first}", markup=False, soft_wrap=True)
 
 
 _MOST_TRIED: Final = 50

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from benchmarks.llm.prompted import ActionLines
+from benchmarks.llm.prompted import ActionLines, PromptedLlm
 from benchmarks.strangers.catalogue import EVERY, Stranger
 from qguide.qnet.models.loading import embedded_path
 from qguide.qnet.types import History, Message, SampleRequest, Sampling
@@ -35,7 +35,9 @@ def test_a_mocks_reply_is_read_back_from_its_line(stranger: Stranger) -> None:
 
 def test_tools_are_told_and_examples_are_of_another_world() -> None:
     stranger = replace(EVERY["errands"], llm=embedded_path("policy"))
-    system, task, *turns = stranger.policy()._beginning  # type: ignore[attr-defined]
+    policy = stranger.policy()
+    assert isinstance(policy, PromptedLlm)
+    system, task, *turns = policy.beginning
     assert "- open fridge/drawer/shelf" in system.content
     assert task.content.startswith("New task: Bring the ")
     assert [turn.content.split()[0] for turn in turns if turn.role == "assistant"][:3] == ["open", "take", "bring"]
