@@ -26,12 +26,16 @@ from qguide.qnet.work import NOBODY, current_tenant, work_group
 
 
 class CircuitOpenError(Exception):
-    """The circuit of a caller (None: of all) is open for `wait_s`, or half-open with a probe of another caller."""
+    """The circuit of a caller (None: of all) is open for `wait_s`, or half-open with a probe of another caller.
 
-    def __init__(self, wait_s: float, *, caller: str | None = None) -> None:
+    `failure` is the last one that was counted, of this caller or of anybody.
+    """
+
+    def __init__(self, wait_s: float, *, caller: str | None = None, failure: str = "") -> None:
         super().__init__(f"the circuit is open for {wait_s:.1f} s")
         self.wait_s = wait_s
         self.caller = caller
+        self.failure = failure
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -149,13 +153,18 @@ class CircuitBreaker:
         self._changed = asyncio.Event()
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(slots=True, eq=False)
 class UpstreamCall:
-    """Permission for one call, of its caller's circuit and of that of all."""
+    """Permission for one call, of its caller's circuit and of that of all.
+
+    Attributes:
+        failure: how it failed, in words that any caller may read; "" if it did not.
+    """
 
     caller: str
     own: Admission
     shared: Admission
+    failure: str = ""
 
 
 class UpstreamCircuits:
@@ -175,6 +184,7 @@ class UpstreamCircuits:
         self._all = CircuitBreaker(failures=1, open_s=open_s, clock=clock)
         self._has_a_caller_failed = False
         self._has_the_check_failed = False
+        self._failures: dict[str | None, str] = {}  # the last one of each caller; of None anybody's
 
     @property
     def are_open(self) -> bool:
@@ -189,12 +199,14 @@ class UpstreamCircuits:
         try:
             admission = await own.admit()
         except CircuitOpenError as error:
-            raise CircuitOpenError(error.wait_s, caller=caller) from None
+            raise CircuitOpenError(error.wait_s, caller=caller, failure=self._failures.get(caller, "")) from None
         try:
             return UpstreamCall(caller, admission, await self._all.admit())
-        except BaseException:
+        except BaseException as error:
             # The circuit of all refuses: a probe of the own one that is never sent would block the next.
             own.abandon(admission)
+            if isinstance(error, CircuitOpenError):
+                error.failure = self._failures.get(None, "")
             raise
 
     def succeed(self, call: UpstreamCall) -> None:
@@ -205,6 +217,7 @@ class UpstreamCircuits:
 
     def fail(self, call: UpstreamCall) -> None:
         """Record that the upstream failed."""
+        self._failures |= {call.caller: call.failure, None: call.failure}
         if self._own[call.caller].fail(call.own):
             self._has_a_caller_failed = True
         if self._has_the_check_failed and self._has_a_caller_failed:
@@ -246,6 +259,8 @@ def refusal(upstream: str, failures: int, error: CircuitOpenError) -> str:
         failed += " and does not answer its health check"
     elif error.caller != NOBODY.name:
         failed, refused = f"{failed} for this key", "gets none of its requests"
+    if error.failure:
+        failed += f" (the last time it {error.failure})"
     return f"{failed} and {refused} for {error.wait_s:.1f} s; try later"
 
 

@@ -329,11 +329,13 @@ class OpenAICompatiblePolicy:
             if not completion.is_object:
                 outcome = self._circuits.fail
             raise UpstreamError(f"upstream {self.name} did not answer with a {self._dialect.answer}")
-        except UpstreamTimeoutError:
-            outcome = self._circuits.time_out
-            raise
-        except UnreachableError:
-            outcome = self._circuits.fail
+        except UpstreamError as error:
+            # Its first clause: what happened. Of what a server says in the failures that count nothing is quoted.
+            admission.failure = str(error).removeprefix(f"upstream {self.name} ").partition(";")[0]
+            if isinstance(error, UpstreamTimeoutError):
+                outcome = self._circuits.time_out
+            elif isinstance(error, UnreachableError):
+                outcome = self._circuits.fail
             raise
         finally:
             outcome(admission)

@@ -213,7 +213,7 @@ def test_hanging(server: Server) -> None:
     # Nobody waits so long once more: it gets no requests for a while, then one, and is well.
     resting = server.ask("bad")
     assert error_of(resting) == (503, "upstream_unavailable")
-    assert "failed 3 times in a row" in resting.text
+    assert f"failed 3 times in a row (the last time it was silent for {SILENCE_S:g} s)" in resting.text
     until(server.is_back)
 
 

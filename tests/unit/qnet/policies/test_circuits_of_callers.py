@@ -84,6 +84,19 @@ async def test_a_failing_key_and_the_health_check_close_it_to_all_until_one_call
         await answer(circuits, key)
 
 
+async def test_who_is_refused_reads_the_last_failure_of_the_circuit_that_refuses(circuits: UpstreamCircuits) -> None:
+    circuits.checked(is_well=False)
+    failures = (("ada", "answered with 500"), ("ada", "was silent for 9 s"), ("eve", "answered with 502"))
+    calls = [(await call(circuits, key), failure) for key, failure in failures]
+    for failing, failure in calls:
+        failing.failure = failure
+        circuits.fail(failing)
+    for key, failure in (("ada", "was silent for 9 s"), ("dan", "answered with 502")):
+        with pytest.raises(CircuitOpenError) as refused:
+            await call(circuits, key)
+        assert refused.value.failure == failure
+
+
 async def test_a_probe_that_fails_keeps_it_closed_to_all(circuits: UpstreamCircuits, clock: Clock) -> None:
     circuits.checked(is_well=False)
     await fail(circuits, "ada")

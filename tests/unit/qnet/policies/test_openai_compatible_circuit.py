@@ -113,7 +113,7 @@ async def test_an_answer_that_makes_no_sense_to_one_shuts_nobody_out(connect: An
 async def test_garbage_shuts_an_upstream(connect: Any, upstream: FakeUpstream) -> None:
     upstream.fault = "garbage"
     async with connect(limits=UpstreamLimits(breaker_failures=1)) as policy:
-        for said in ("did not answer with a chat completion", "failed 1 times in a row"):
+        for said in ("did not answer with a chat completion", r"failed 1 times in a row \(.*did not answer"):
             with pytest.raises(UpstreamError, match=said):
                 await policy.sample(HISTORY, n=1, sampling=Sampling())
 
@@ -174,7 +174,7 @@ async def test_a_key_whose_requests_the_upstream_answers_with_500_closes_it_to_n
     upstream.fault = "500"
     async with connect(limits=UpstreamLimits(retries=0, breaker_failures=2)) as policy:
         with working_for(Tenant("eve")):
-            for said in ("answered with 500",) * 2 + ("failed 2 times in a row for this key",):
+            for said in ("answered with 500",) * 2 + (r"failed 2 times in a row for this key \(.*with 500\)",):
                 with pytest.raises(UpstreamError, match=said):
                     await policy.sample(HISTORY, n=1, sampling=Sampling())
         upstream.fault = ""
