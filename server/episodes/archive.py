@@ -1,12 +1,15 @@
 """Index of the recorded episodes of a folder, for listing and searching them.
 
-Files are read once; after that only what was appended to them. Rows stay in the files: the index holds where they are,
-the Q of each step, and the beginning of the texts. Several processes may write to the folder (see
+Files are read once; after that only what was appended to them, and all again once one was rewritten, as by an operator
+who deletes episodes. Rows stay in the files: the index holds where they are, the Q of each step, and the beginning of
+the texts. Several processes may write to the folder (see
 `qguide.server.episodes.recorder`); lines that are no rows are skipped.
 """
 
+import os
 import threading
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final, Generic, TypeVar
@@ -110,21 +113,35 @@ class _Lines(Generic[R]):
     folder: Path
     kind: str
     row: type[R]
-    _read: dict[Path, int] = field(default_factory=dict)
+    _read: dict[Path, tuple[int, int]] = field(default_factory=dict)  # inode, and bytes that were read
+
+    def rewritten(self) -> bool:
+        """True if rows are not any more where they were read."""
+        for path, (inode, known) in self._read.items():
+            with suppress(OSError):  # removed
+                now = path.stat()
+                if now.st_ino != inode or now.st_size < known:
+                    return True
+        return False
+
+    def forget(self) -> None:
+        """Read all rows again."""
+        self._read.clear()
 
     def new(self) -> Iterator[tuple[Span, R]]:
         """Rows that were appended since the last call, oldest first."""
         for path in sorted(self.folder.glob(f"{self.kind}-*.jsonl")):
-            known = self._read.get(path, 0)
+            _, known = self._read.get(path, (0, 0))
             try:
                 with path.open("rb") as file:
+                    inode = os.fstat(file.fileno()).st_ino
                     file.seek(known)
                     for line in file:
                         if not line.endswith(b"\n"):
                             break  # still being written
                         span = Span(path, known, len(line))
                         known += len(line)
-                        self._read[path] = known
+                        self._read[path] = inode, known
                         try:
                             yield span, self.row.model_validate_json(line)
                         except ValidationError:
@@ -175,6 +192,11 @@ class EpisodeArchive:
         )
 
     def _update(self) -> None:
+        if self._offers.rewritten() or self._trees.rewritten():
+            for read in (self._offers, self._trees):
+                read.forget()
+            self._episodes.clear()
+            self._alone.clear()
         for span, tree in self._trees.new():
             self._alone[tree.episode] = span, tree.first_observation
         changed = set(self._alone)

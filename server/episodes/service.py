@@ -237,6 +237,8 @@ class Episodes:
             closed = await self._record(place, episode)
             _log.info(
                 "episode_closed",
+                episode_id=episode_id,
+                recorded_as=episode.uid,
                 steps=episode.steps,
                 reward=outcome.reward,
                 by=outcome.by,
@@ -263,6 +265,8 @@ class Episodes:
                 if not why_not:
                     closed = episode
                     episode = await self.store.update(place, lambda known: EpisodeChange((known or closed).written()))
+        if why_not:
+            self.metrics.count_unrecorded(disk=why_not == NOT_WRITTEN)
         if why_not == NOT_WRITTEN and len(self._unwritten) < _MOST_UNWRITTEN:
             self._unwritten[place] = episode
         elif not why_not:  # there is room again

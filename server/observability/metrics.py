@@ -25,6 +25,8 @@ _TOKENS: Final = ("computed", "cached")
 _AHEAD: Final = ("used", "wasted")
 _VERDICTS: Final = ("best", "behind", "budget", "ended")
 _STAGES: Final = ("sample", "score", "refine", "escalate")
+_FITS: Final = ("licensed", "unlicensed", "failed")
+_CAUSES: Final = ("disk", "episode")
 _SIGNS: Final = ("positive", "negative")
 _CALL_OUTCOMES: Final[tuple[CallOutcome, ...]] = get_args(CallOutcome)
 _CALL_TOKENS: Final = ("prompt", "completion")
@@ -148,6 +150,13 @@ class Metrics:
 
     def _watch_episodes(self) -> None:
         self.episodes = self._counter("episodes", "Episodes whose outcome was reported.", _Q_MODEL)
+        self.unrecorded = self._counter(
+            "unrecorded_episodes",
+            "Attempts to record an episode that failed, by cause: the disk, or the episode or its redaction.",
+            ["cause"],
+        )
+        for cause in _CAUSES:
+            self.unrecorded.labels(cause)
         self.rewards = self._counter(
             "episode_reward",
             "Sum of the rewards of episodes, separately for positive and negative ones.",
@@ -188,6 +197,8 @@ class Metrics:
         for name, numbers in gauges.items():
             for label, number in numbers.items():
                 self._learning[name].labels(group, label).set(number)
+        for outcome in _FITS:  # from 0 on, so that the first failure is an increase
+            self.learning_fits.labels(group, outcome)
 
     def count_request(self, route: str, status: int, elapsed_s: float, *, key: str | None, tokens: int) -> None:
         """Count one request by its route and, on a server with keys, by the name of its key."""
@@ -196,6 +207,10 @@ class Metrics:
         if key is not None:
             self.key_requests.labels(key, status).inc()
             self.key_tokens.labels(key).inc(tokens)
+
+    def count_unrecorded(self, *, disk: bool) -> None:
+        """Count an episode that was not recorded."""
+        self.unrecorded.labels("disk" if disk else "episode").inc()
 
     def observe_wait(self, q_model: str, waited_s: float, ended: Ending) -> None:
         """Record the wait of one request in a Q model's queue."""

@@ -48,6 +48,8 @@ def waiting(slow: int) -> dict[str, str]:
 
 SERVER = {"instance": "server:8000", "job": "qguide"}
 VLLM = {"instance": "vllm:8000", "job": "vllm"}
+UNRECORDED = 'qguide_unrecorded_episodes_total{cause="episode"}'
+GUIDING = 'qguide_learning_phase{group="+shop",phase="guiding"}'
 CASES = {
     "QGuideDown": Case(
         {'up{job="qguide",instance="server:8000"}': constant(0)},
@@ -103,6 +105,30 @@ CASES = {
         },
         {"q_model": "q"},
         "1 steps a second are stopped below the threshold of q",
+    ),
+    "QGuideDiskFull": Case(
+        {'qguide_unrecorded_episodes_total{cause="disk"}': growing(1)},
+        {'qguide_unrecorded_episodes_total{cause="disk"}': constant(5), UNRECORDED: growing(1)},
+        {},
+        "episodes cannot be written to QGUIDE_EPISODES_DIR",
+    ),
+    "QGuideNotRecorded": Case(
+        {UNRECORDED: growing(30), 'qguide_episodes_total{q_model="q"}': growing(100)},
+        {UNRECORDED: growing(10), 'qguide_episodes_total{q_model="q"}': growing(100)},
+        {},
+        "30% of all episodes are not recorded",
+    ),
+    "QGuideLearningFails": Case(
+        {'qguide_learning_fits_total{group="+shop",outcome="failed"}': growing(1)},
+        {'qguide_learning_fits_total{group="+shop",outcome="licensed"}': growing(1)},
+        {"group": "+shop"},
+        "fits of +shop fail",
+    ),
+    "QGuideRolledBack": Case(
+        {GUIDING: f"1+0x9 0+0x{MINUTES}"},
+        {GUIDING: f"0+0x9 1+0x{MINUTES}"},
+        {"group": "+shop"},
+        "+shop is not guided any more",
     ),
     "QGuideKeyAtItsLimit": Case(
         {

@@ -41,7 +41,8 @@ Samples = dict[str, set[str]]
 @pytest.fixture(scope="module")
 def samples(tmp_path_factory: pytest.TempPathFactory) -> Samples:
     """Series that a server with all that panels show tells after one request, and their labels."""
-    keys_file = tmp_path_factory.mktemp("keys") / "keys.json"
+    folder = tmp_path_factory.mktemp("server")
+    keys_file = folder / "keys.json"
     bearer = {"Authorization": f"Bearer {create_key(keys_file, 'ada')}"}
     gone = "http://127.0.0.1:9"
     settings = Settings(
@@ -51,6 +52,8 @@ def samples(tmp_path_factory: pytest.TempPathFactory) -> Samples:
         q_models={"a@1": SCRIPTED, "b@1": SCRIPTED, "judge": "judge:gone"},
         shadows={"a": "b"},
         redis_url=SecretStr("redis://127.0.0.1:9/0"),  # gone, which is told as well
+        learn=True,
+        episodes_dir=folder / "episodes",
     )
     with TestClient(create_app(settings), "http://localhost", headers=bearer) as client:
         body = {"messages": [{"role": "user", "content": "look"}]}
@@ -101,6 +104,9 @@ def test_the_dashboard_shows_what_an_operator_asks_first() -> None:
         "qguide_threshold_actions_total",
         "qguide_threshold_tokens_total",
         "qguide_key_requests_total",
+        "qguide_learning_phase",
+        "qguide_learning_difference",
+        "qguide_unrecorded_episodes_total",
         *VLLMS,
     ):
         assert metric in asked

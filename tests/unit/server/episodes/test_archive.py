@@ -150,6 +150,26 @@ def test_rows_are_read_from_the_files_and_gone_with_them(tmp_path: Path) -> None
         archive.rows("one")
 
 
+@pytest.mark.parametrize("in_place", [False, True])
+def test_what_was_deleted_from_a_file_is_not_told_and_what_follows_is(tmp_path: Path, *, in_place: bool) -> None:
+    archive = EpisodeArchive(tmp_path)
+    for name in ("kept", "deleted"):
+        append(tmp_path, tree(name, "a1", seen=f"Task of {name}."), offer(1, episode=name))
+    assert ids(archive) == ["deleted", "kept"]
+    for path in tmp_path.glob("*.jsonl"):
+        rest = "".join(line for line in path.read_text().splitlines(keepends=True) if '"deleted"' not in line)
+        target = path if in_place else path.with_suffix(".new")  # as `sed -i` does
+        target.write_text(rest)
+        target.replace(path)
+    append(tmp_path, tree("later", "a1"), offer(1, episode="later"))
+    assert ids(archive) == ["later", "kept"]
+    assert ids(archive, search="deleted") == []
+    for name in ("kept", "later"):
+        offers, read = archive.rows(name)
+        assert len(offers) == 1
+        assert read is not None
+
+
 def test_only_the_newest_are_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(archive_module, "MOST_EPISODES", 2)
     append(tmp_path, *(offer(episode=f"e{number}") for number in range(4)))

@@ -185,11 +185,13 @@ async def test_what_a_full_disk_refused_is_written_once_there_is_room(disk: Disk
         told.append((place, episode.recorded))
 
     store = memory()
-    episodes = Episodes(store, recorder_of(disk.folder), Metrics(), ended=tell)
+    episodes = Episodes(store, recorder_of(disk.folder), metrics := Metrics(), ended=tell)
     end = partial(ended, episodes, observation=disk.observation)
     assert await end("a") == [True]
-    with disk.full():
+    with disk.full(), capture_logs() as logs:
         assert await end("b", "c", "gone", "d", "gone, too") == [False] * 5
+    assert metrics.registry.get_sample_value("qguide_unrecorded_episodes_total", {"cause": "disk"}) == 5
+    told_of = [log for log in logs if log["event"] == "episode_closed" and log["episode_id"] == "b"]
     for expired in ("/gone", "/gone, too"):
         assert store.drop(expired)
     assert await end("e") == [True]
@@ -198,6 +200,7 @@ async def test_what_a_full_disk_refused_is_written_once_there_is_room(disk: Disk
             await asyncio.sleep(0.01)
     assert [len(rows(disk.folder, kind)) for kind in ("trees", "offers")] == [5, 5]
     assert sorted(told[-3:]) == [("/b", True), ("/c", True), ("/d", True)]
+    assert told_of[0]["recorded_as"] in {row["episode"] for row in rows(disk.folder, "trees")}
 
 
 async def test_what_a_full_disk_refused_is_written_by_the_next_server(disk: Disk) -> None:
