@@ -13,7 +13,7 @@ than parsing, so JSON that could just be parsed might not be serialisable.
 
 import asyncio
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from typing import Any, Final
 
 import httpx
@@ -87,9 +87,14 @@ class BoundedBody:
         """True if it comes in chunks that are shorter than any event."""
         return self._arrived < _EVENT_BYTES * self._chunks
 
-    def arrived(self) -> bytes:
-        """The bytes that have arrived so far."""
-        return b"".join(self._parts)
+    def arrived(self, since: int = 0) -> bytes:
+        """The bytes that have arrived so far, but for the first `since` parts."""
+        return b"".join(self._parts[since:])
+
+    @property
+    def parts(self) -> int:
+        """Number of parts that have arrived."""
+        return len(self._parts)
 
     def content(self) -> bytes:
         """All of it; a gzip stream that was cut off is a `zlib.error`."""
@@ -108,9 +113,18 @@ class BoundedBody:
 
 
 async def read_bounded(
-    response: httpx.Response, *, max_bytes: int, events: bool = False, cut_off: Callable[[bytes], None] | None = None
+    response: httpx.Response,
+    *,
+    max_bytes: int,
+    events: bool = False,
+    heard: Callable[[bytes], Awaitable[None]] | None = None,
+    cut_off: Callable[[bytes], None] | None = None,
 ) -> httpx.Response:
-    """The same answer with its body, decompressed; `cut_off` gets what has arrived if the reading is cancelled.
+    """The same answer with its body, decompressed.
+
+    Args:
+        heard: gets each part as it comes.
+        cut_off: gets what has arrived if the reading is cancelled.
 
     Raises:
         AnswerTooLargeError: it has more than `max_bytes`, compressed or not, or too many chunks.
@@ -122,8 +136,11 @@ async def read_bounded(
     body = BoundedBody(encoding, max_bytes=max_bytes, events=events)
     try:
         async for raw in response.aiter_raw():
+            known = body.parts
             for _ in body.add(raw):
                 await asyncio.sleep(_REST_S if body.drips else 0)
+            if heard:
+                await heard(body.arrived(known))
         return _read(response, body)
     except asyncio.CancelledError:
         if cut_off:

@@ -11,6 +11,7 @@ or of OpenTelemetry:
 - the W3C trace context, sent as `traceparent` and `tracestate`, so that an upstream's spans belong
   to the trace of the request;
 - who takes the candidates of a draw one by one, as each has finished, while others are being drawn;
+- the outlet through which the caller gets the answer as a stream, while it is still being drawn;
 - the usage of each request to an upstream, which comes back this way. A draw may take several: if
   one of them fails, the candidates of the others are dropped, and with them the usage that they
   carry, though it was paid for. Here it is collected all the same.
@@ -18,10 +19,11 @@ or of OpenTelemetry:
 
 import asyncio
 import json
+import math
 import re
 from collections import Counter
 from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, suppress
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from hashlib import sha256
@@ -238,6 +240,84 @@ def taker() -> Take | None:
 def taken_by(take: Take | None) -> AbstractContextManager[None]:
     """Within this, and in tasks that begin within, candidates are handed over as they finish."""
     return _set(_take, take)
+
+
+class Outlet:
+    """A caller's stream, as far as those who draw its answer have a part in it.
+
+    Pieces of a candidate go on as they come where nothing will be chosen; after the first one nothing is asked again.
+    Until then an upstream that has refused is asked again in silence, so that its error has a status of its own.
+
+    Args:
+        first_s: time until the caller gets a sign of life.
+        takes_pieces: the caller's dialect can be written piece by piece.
+    """
+
+    def __init__(self, first_s: float, *, takes_pieces: bool) -> None:
+        self.is_open = self.has_begun = False
+        self._takes_pieces = takes_pieces
+        self._first_s = first_s
+        self._clock = asyncio.get_running_loop().time
+        self._due = self._clock() + first_s
+        self._pieces: list[Any] = []
+        self._changed = asyncio.Event()
+
+    def tell(self, piece: Any) -> None:
+        """Send a piece on."""
+        self.has_begun = True
+        self._pieces.append(piece)
+        self.wake()
+
+    def refused(self) -> None:
+        """Keep silent until the upstream is asked again."""
+        self._due = math.inf
+
+    def asked(self) -> None:
+        """An upstream that had refused is asked again."""
+        self._due = min(self._due, self._clock() + self._first_s)
+
+    @contextmanager
+    def opened(self) -> Iterator[None]:
+        """Within this, pieces go on."""
+        self.is_open = self._takes_pieces
+        try:
+            yield
+        finally:
+            self.is_open = False
+
+    def take(self) -> list[Any]:
+        """Pieces that came since the last call."""
+        self._changed.clear()
+        come, self._pieces = self._pieces, []
+        return come
+
+    def wake(self) -> None:
+        """End the wait."""
+        self._changed.set()
+
+    async def wait(self, timeout_s: float) -> None:
+        """Wait for a piece, or for `wake`."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(timeout_s):
+                await self._changed.wait()
+
+    async def silence(self) -> None:
+        """Wait for `wake` until there is something to send."""
+        while not self._changed.is_set() and (left_s := self._due - self._clock()) > 0:
+            await self.wait(min(left_s, self._first_s))
+
+
+_outlet: ContextVar[Outlet | None] = ContextVar("outlet", default=None)
+
+
+def current_outlet() -> Outlet | None:
+    """The outlet of the answer that is being drawn; None if it is wanted as a whole."""
+    return _outlet.get()
+
+
+def flowing_to(outlet: Outlet) -> AbstractContextManager[None]:
+    """Within this, and in tasks that begin within, what is drawn goes to this outlet."""
+    return _set(_outlet, outlet)
 
 
 SESSION_HEADER: Final = "X-Session-ID"

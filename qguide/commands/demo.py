@@ -197,6 +197,7 @@ def fake_upstream(
     fault: Annotated[str, typer.Option(help=f"Fault to inject: one of {', '.join(_FAULTS[1:])}.")] = "",
     times: Annotated[int | None, typer.Option(help="Number of faults; without it every request fails.")] = None,
     delay_s: Annotated[float, typer.Option(help="Time that every answer takes.")] = 0.0,
+    piece_s: Annotated[float, typer.Option(help="Time before each piece of a streamed answer.")] = 0.0,
     reply: Annotated[
         list[str] | None, typer.Option(help="A reply of the script, in place of the built-in one.")
     ] = None,
@@ -210,5 +211,5 @@ def fake_upstream(
     if known is None:
         raise typer.BadParameter(f"{fault!r} is not one of {', '.join(_FAULTS[1:])}")
     replies = tuple(reply or DEFAULT_REPLIES)
-    fake = FakeUpstream(replies, fault=known, faults_left=times, delay_s=delay_s)
+    fake = FakeUpstream(replies, fault=known, faults_left=times, delay_s=delay_s, piece_s=piece_s)
     uvicorn.run(fake.app(), host="127.0.0.1", port=port)

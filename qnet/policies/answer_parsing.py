@@ -1,8 +1,8 @@
 """Answers of upstreams, parsed without keeping other requests waiting; streams as if come whole.
 
-A candidate is scored when it is finished, so nothing is gained by reading its pieces one by one.
-What is gained is that an upstream that writes for ten minutes is not silent: the limit is then the
-longest silence between two pieces, not the time that a whole answer takes.
+A candidate is scored when it is finished, so nothing is gained by reading its pieces one by one, but where it is the
+only one and goes on to the caller as it comes. What is always gained is that an upstream that writes for ten minutes is
+not silent: the limit is then the longest silence between two pieces, not the time that a whole answer takes.
 """
 
 import asyncio
@@ -15,6 +15,8 @@ from typing import Any, Final, TypeVar
 
 import httpx
 
+from qguide.qnet.body_limits import check_number_of_values
+from qguide.qnet.dialects.shapes import Json
 from qguide.qnet.policies.answers import Completion, Refusal, loaded, read_refusal
 from qguide.qnet.policies.upstream_dialects import Dialect
 
@@ -111,3 +113,33 @@ def events_in(body: bytes) -> Iterator[Mapping[str, Any]]:
             continue
         if isinstance(said, dict):
             yield said
+
+
+class PassedEvents:
+    """Events of one answer that go on as they come.
+
+    Args:
+        read: the piece that an event brings; None if it brings none.
+    """
+
+    def __init__(self, read: Callable[[Mapping[str, Any]], Json | None], tell: Callable[[Json], None]) -> None:
+        self._read = read
+        self._tell = tell
+        self._line: list[bytes] = []  # what has come of it
+
+    async def add(self, part: bytes, *, most_values: int) -> None:
+        """Send on the pieces whose events have ended."""
+        ended, newline, begun = part.rpartition(b"\n")
+        if not newline:
+            self._line.append(part)
+            return
+        lines = b"".join((*self._line, ended))
+        self._line = [begun]
+        check_number_of_values(lines, most_values)
+        for event in await parse(_all_events, lines):
+            if (piece := self._read(event)) is not None:
+                self._tell(piece)
+
+
+def _all_events(body: bytes) -> list[Mapping[str, Any]]:
+    return list(events_in(body))

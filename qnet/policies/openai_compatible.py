@@ -25,7 +25,7 @@ from qguide.qnet.errors import (
     UpstreamTimeoutError,
     UpstreamUnavailableError,
 )
-from qguide.qnet.policies.answer_parsing import events_in, is_stream, parse, read_stream
+from qguide.qnet.policies.answer_parsing import PassedEvents, events_in, is_stream, parse, read_stream
 from qguide.qnet.policies.answers import Completion, Refusal, object_in
 from qguide.qnet.policies.circuits import CircuitOpenError, NSupport, UpstreamCall, UpstreamCircuits, refusal
 from qguide.qnet.policies.failures import FORBIDDEN, failure_of, refused_parameters, stream_failure, without_refused
@@ -33,7 +33,7 @@ from qguide.qnet.policies.upstream_dialects import CHAT, Beside, Dialect, build_
 from qguide.qnet.policies.upstream_http import UnreachableError, UpstreamHttp, replica_of
 from qguide.qnet.policies.upstream_settings import UpstreamLimits, UpstreamSettings
 from qguide.qnet.types import Candidate, History, Sampling
-from qguide.qnet.work import all_of, cache_salt_of, one_group, record_usage, taker
+from qguide.qnet.work import all_of, cache_salt_of, current_outlet, one_group, record_usage, taker
 
 _FIRST_WAIT_S = 0.1
 _NO_ROUTE = (404, 405, 501)
@@ -251,10 +251,14 @@ class OpenAICompatiblePolicy:
         headers = self._dialect.request_headers(history, sampling)
         body |= (cache_salt_of(body) if self._takes_cache_salt else {}) | {**self._as_stream}
         failures: list[Exception] = []
+        outlet = current_outlet()
 
         def wait_before_retry(error: Exception) -> bool | float:
             failures.append(error)
-            return self._wait_before_retry(error)
+            wait_s = self._wait_before_retry(error) if not (outlet and outlet.has_begun) else False
+            if outlet and wait_s:
+                outlet.refused()
+            return wait_s
 
         drawn: list[Candidate] = []
         try:
@@ -267,6 +271,8 @@ class OpenAICompatiblePolicy:
                 wait_jitter=_FIRST_WAIT_S,
             ):
                 with attempt:
+                    if outlet:
+                        outlet.asked()
                     drawn = await self._ask_taken(body, headers, begun)
         except _CircuitOpenedError:  # before a retry: the request's own failure says more
             raise failures[0] from None
@@ -316,7 +322,9 @@ class OpenAICompatiblePolicy:
         outcome = self._circuits.abandon
         try:
             path, content = self._dialect.placed(self._dialect.path, body)
-            response = await self._http.post(path, content, headers, begun=begun, cut_off=self._cut_off)
+            response = await self._http.post(
+                path, content, headers, begun=begun, passed=self._passed(), cut_off=self._cut_off
+            )
             if response.status_code != 200:
                 outcome = self._circuits.fail if response.is_server_error else self._circuits.succeed
                 raise await failure_of(response, self.name, is_patient=self._limits.is_patient)
@@ -339,6 +347,11 @@ class OpenAICompatiblePolicy:
             raise
         finally:
             outcome(admission)
+
+    def _passed(self) -> PassedEvents | None:
+        """Takes the events of an answer that goes on to the caller as it comes; None if it does not."""
+        outlet, deltas = current_outlet(), self._dialect.deltas
+        return PassedEvents(deltas(), outlet.tell) if outlet and outlet.is_open and deltas else None
 
     def _cut_off(self, arrived: bytes) -> None:
         """Count what a stream had told of its usage when it was given up."""

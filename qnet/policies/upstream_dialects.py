@@ -53,6 +53,8 @@ class Dialect:
         api: what it is, for readers of the settings.
         assembled: the answer that a stream's events add up to; None if they do not come to its
             end. What is malformed is left out.
+        deltas: reads the events of one stream, one by one, as new parts of a chat's choice; None if they do not go on
+            to callers as they come.
         request_of: the request from that of a chat completion, and from the caller's own.
         takes_stop: False if a request names no texts that end a candidate, or only some; they end it here.
         key_header: header of the key; "" sends it as a bearer token.
@@ -77,6 +79,7 @@ class Dialect:
     assembled: Callable[[Sequence[Mapping[str, Any]]], Json | None]
     request_of: Callable[[Json, Mapping[str, Any] | None], Json] | None = None
     completion_of: Callable[[Json], Json] | None = None
+    deltas: Callable[[], Callable[[Mapping[str, Any]], Json | None]] | None = None
     key_header: str = ""
     headers: Mapping[str, str] = field(default_factory=dict)
     usage: str = "usage"
@@ -169,6 +172,7 @@ CHAT: Final = Dialect(
     "chat/completions",
     "chat completion",
     chat_chunks.assembled_completion,
+    deltas=lambda: chat_chunks.Deltas().of,
     takes_n=True,
     as_stream={"stream": True, "stream_options": {"include_usage": True}},
     beside_chats=True,

@@ -3,6 +3,7 @@
 import asyncio
 import json
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any
 
 import httpx
@@ -15,7 +16,7 @@ from qguide.qnet.body_limits import (
     read_bounded,
 )
 from qguide.qnet.errors import InvalidRequestError, UpstreamError, UpstreamTimeoutError, UpstreamUnavailableError
-from qguide.qnet.policies.answer_parsing import is_stream
+from qguide.qnet.policies.answer_parsing import PassedEvents, is_stream
 from qguide.qnet.policies.failures import FORBIDDEN
 from qguide.qnet.policies.upstream_settings import UpstreamLimits
 from qguide.qnet.work import session_headers, trace_headers
@@ -103,6 +104,7 @@ class UpstreamHttp:
         headers: dict[str, str],
         *,
         begun: asyncio.Event | None = None,
+        passed: PassedEvents | None = None,
         cut_off: Callable[[bytes], None] | None = None,
     ) -> httpx.Response:
         """Send a JSON body; see `send`."""
@@ -112,7 +114,8 @@ class UpstreamHttp:
             raise InvalidRequestError(
                 "the request holds NaN or Infinity, which is no JSON; send finite numbers"
             ) from error
-        return await self.send("POST", path, content, headers | session_headers(), begun=begun, cut_off=cut_off)
+        headers = headers | session_headers()
+        return await self.send("POST", path, content, headers, begun=begun, passed=passed, cut_off=cut_off)
 
     async def send(
         self,
@@ -123,12 +126,15 @@ class UpstreamHttp:
         *,
         query: Mapping[str, str] | None = None,
         begun: asyncio.Event | None = None,
+        passed: PassedEvents | None = None,
         cut_off: Callable[[bytes], None] | None = None,
         is_parsed: bool = True,
     ) -> httpx.Response:
         """Send any request; its answer has any status.
 
         Args:
+            begun: is set once an answer begins.
+            passed: gets a stream as it comes.
             cut_off: gets what has arrived of a stream that is cancelled.
             is_parsed: the answer is JSON that is read here; False: it may be any bytes.
         """
@@ -141,10 +147,13 @@ class UpstreamHttp:
                     begun.set()
                 most = limits.max_answer_bytes * (_STREAMED if is_stream(response) else 1)
                 events = is_stream(response)
-                heard = cut_off if events else None
-                answer = await read_bounded(response, max_bytes=most, events=events, cut_off=heard)
+                most_values = most // _BYTES_PER_VALUE
+                heard = partial(passed.add, most_values=most_values) if passed and events else None
+                answer = await read_bounded(
+                    response, max_bytes=most, events=events, heard=heard, cut_off=cut_off if events else None
+                )
             if is_parsed:
-                check_number_of_values(answer.content, most // _BYTES_PER_VALUE)
+                check_number_of_values(answer.content, most_values)
             return answer
         except AnswerTooLargeError as error:
             raise UpstreamError(

@@ -8,7 +8,7 @@ import asyncio
 import json
 import time
 import uuid
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -50,6 +50,7 @@ class FakeUpstream:
     faults_after: int = 0  # number of requests to serve before the first fault
     faults_left: int | None = None  # number of faults left to inject; None is unlimited
     delay_s: float = 0.0
+    piece_s: float = 0.0  # time before each piece of a stream
     delays_s: Sequence[float] = ()  # time of the first answers, in its place
     together: int = 0  # number of first requests that are answered only once all of them have arrived
     # bodies of the requests so far, oldest first, but for how they are to be sent
@@ -151,7 +152,12 @@ class FakeUpstream:
             return JSONResponse(completion)
         include_usage = bool((body.get("stream_options") or {}).get("include_usage"))
         events = [event(chunk) for chunk in chunks_of(completion, include_usage=include_usage)]
-        return StreamingResponse(iter([*events, DONE]), media_type="text/event-stream")
+        return StreamingResponse(self._paced([*events, DONE]), media_type="text/event-stream")
+
+    async def _paced(self, events: Sequence[bytes]) -> AsyncIterator[bytes]:
+        for one in events:
+            await asyncio.sleep(self.piece_s)
+            yield one
 
     def _failing(self, body: Json) -> Fault:
         idle = self.fault == "refuse_n" and body.get("n", 1) == 1

@@ -11,7 +11,7 @@ from qguide.qnet.decision.perturbation import Paraphraser
 from qguide.qnet.decision.threshold import Threshold
 from qguide.qnet.errors import HistoryTooLongError, InvalidCandidatesError, InvalidRequestError, UnknownModelError
 from qguide.qnet.types import Policy, Sampling
-from qguide.qnet.work import one_group
+from qguide.qnet.work import current_outlet, one_group
 from qguide.server.episodes.state import Offer, ServedEpisode
 from qguide.server.guidance.learning_step import play_of, propensity_of, shadowed
 from qguide.server.guidance.pooled import pooled, with_policies
@@ -111,7 +111,9 @@ class GuidedStepService(RequestService):
             sampling=plan.guidance.sampling,
             episode_id=episode_id,
         )
-        with one_group(), self._reading(asked, plan):
+        outlet = current_outlet()
+        passes = outlet is not None and plan.draws_only and asked.policy.pool is None
+        with one_group(), self._reading(asked, plan), outlet.opened() if outlet and passes else nullcontext():
             decision = await guide(
                 asked.history,
                 self._policy(asked.policy, episode_id),
@@ -372,3 +374,10 @@ class _Plan:
     threshold: ThresholdSettings | None
     escalation: Policy | None
     warnings: tuple[str, ...]
+
+    @property
+    def draws_only(self) -> bool:
+        """True if one candidate is drawn and no Q model is asked, so that it is known from its first word."""
+        guidance = self.guidance
+        scores = self.scorer.obstacle is None and (guidance.always_score or guidance.until is not None)
+        return guidance.num_candidates == 1 and not scores and self.perturbation is None

@@ -13,6 +13,7 @@ from starlette.types import Receive, Scope, Send
 
 from qguide.qnet.dialects.shapes import Json
 from qguide.qnet.errors import QGuideError
+from qguide.qnet.work import Outlet, flowing_to
 from qguide.server.http.error_table import known_error_response, unknown_error_response
 
 _FIRST_SIGN_S: Final = 1.0
@@ -44,10 +45,15 @@ class EventWriter:
     written: Callable[[Json], bytes] = event  # a piece, or an error's body, as an event
     sign: Callable[[], bytes] = lambda: HEARTBEAT  # of life; sent again and again until the answer is there
     end: bytes = b""
+    passed: Callable[[Json], Json] | None = None  # a piece, from the part of a candidate that goes on as it comes
 
     def waiting(self) -> Iterable[bytes]:
         """A sign of life."""
         return (self.sign(),)
+
+    def going_on(self, parts: Iterable[Json]) -> Iterator[bytes]:
+        """Parts of a candidate that have just come."""
+        return (self.written(self.passed(part)) for part in parts if self.passed)
 
     def finished(self, answer: Json) -> Iterator[bytes]:
         """The answer, and the end of the stream."""
@@ -61,9 +67,9 @@ class EventWriter:
 
 
 class EventStream(StreamingResponse):
-    """Signs of life until the answer is there, then the events of the answer.
+    """Signs of life until the answer is there, then the events of the answer; or these while it is being drawn.
 
-    A failure before the first sign has its own HTTP status; a later one is an event of the stream.
+    A failure before the first byte has its own HTTP status; a later one is an event of the stream.
 
     The response owns the work. If the client disconnects, even before the first byte, the work is cancelled, and the
     response ends only after it, when its cost is known.
@@ -85,9 +91,12 @@ class EventStream(StreamingResponse):
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Do the work and send its result."""
-        self._work = asyncio.ensure_future(self._complete())
+        self._outlet = Outlet(min(self._heartbeat_s, _FIRST_SIGN_S), takes_pieces=self._writer.passed is not None)
+        with flowing_to(self._outlet):
+            self._work = asyncio.ensure_future(self._complete())
+        self._work.add_done_callback(lambda _: self._outlet.wake())
         try:
-            await asyncio.wait({self._work}, timeout=min(self._heartbeat_s, _FIRST_SIGN_S))
+            await self._outlet.silence()
             if self._work.done():
                 self._work.result()
             await super().__call__(scope, receive, send)
@@ -97,10 +106,10 @@ class EventStream(StreamingResponse):
 
     async def _events(self) -> AsyncIterator[bytes]:
         try:
-            while not self._work.done():
-                for written in self._writer.waiting():
-                    yield written
-                await asyncio.wait({self._work}, timeout=self._heartbeat_s)
+            while (parts := self._outlet.take()) or not self._work.done():
+                yield b"".join(self._writer.going_on(parts) if parts else self._writer.waiting())
+                if not self._work.done():
+                    await self._outlet.wait(self._heartbeat_s)
             last = [*self._writer.finished(self._work.result())]
         except QGuideError as error:
             last = [*self._writer.failed(_body(known_error_response(self._request, error)))]

@@ -10,7 +10,7 @@ from fastapi.responses import JSONResponse, Response
 from pydantic import BaseModel
 
 from qguide.qnet.decision.guide import AT_UPSTREAM
-from qguide.qnet.dialects.chat_chunks import chunks_of
+from qguide.qnet.dialects.chat_chunks import PassedChunks
 from qguide.qnet.dialects.shapes import Json
 from qguide.qnet.errors import InvalidRequestError, UnsupportedParameterError
 from qguide.qnet.policies.answers import usage_of
@@ -69,8 +69,8 @@ async def complete_chat(body: ChatCompletionRequest, request: Request, stepper: 
     policy = stepper.models.find_policy(body.model)
     asked = await translate_body(request, partial(read_request, body, options, policy, settings))
     complete = partial(_complete, asked, options, stepper)
-    pieces = partial(chunks_of, include_usage=body.include_usage)
-    writer = EventWriter(pieces, end=DONE) if body.stream else None
+    chunks = PassedChunks(policy.name, include_usage=body.include_usage)
+    writer = EventWriter(chunks.rest_of, end=DONE, passed=chunks.chunk_of) if body.stream else None
     return await answered(request, complete, writer)
 
 
