@@ -152,13 +152,13 @@ def test_a_failure_after_the_first_piece_is_the_last_event_and_no_step(
     stream = stream_of(client)
     assert next(stream).choices[0].delta.content == "I "
     upstream.gate.set()
-    with pytest.raises(openai.APIError, match="broke off its answer") as raised:
+    with pytest.raises(openai.APIError, match=r"demo.*answer") as raised:
         list(stream)
     assert "secret" not in str(raised.value)
     assert upstream.asked == 1  # not again: its first words have been read
     assert not has_step(client)
     if how == "breaks off":  # the circuit has counted it
-        with pytest.raises(openai.InternalServerError, match="the last time it broke off its answer"):
+        with pytest.raises(openai.InternalServerError, match=r"times.*answer"):
             stream_of(client)
 
 
