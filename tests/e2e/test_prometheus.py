@@ -44,6 +44,8 @@ def prometheus(tmp_path_factory: pytest.TempPathFactory) -> Iterator[httpx.Clien
         "QGUIDE_SHADOWS": '{"a": "b"}',
         "QGUIDE_PARAPHRASER": "scripted",
         "QGUIDE_REDIS_URL": "redis://127.0.0.1:9/0",
+        "QGUIDE_LEARN": "true",
+        "QGUIDE_EPISODES_DIR": str(folder / "episodes"),
     }
     options = ("--policy", "scripted")
     with serving(*options, env=environment, log=folder / "log", start_s=START_S) as url:
