@@ -7,14 +7,20 @@ tells in another one what it has earned so far.
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
 from time import perf_counter
-from typing import Any, Literal, Protocol
+from typing import Any, Final, Literal, Protocol
 
 from qguide.qnet.types import ToolCall
 from qguide.training.environment import Environment, StepResult, take
 from qguide.training.trajectory import ChatFormat
 
 AgentName = Literal["openai", "anthropic"]
+Rewriting = Literal["nothing", "clock", "task", "reminder", "cut"]
+"""Changes of an agent to its messages from request to request: nothing; the time of day in its system prompt, or in
+the task; a reminder in its newest message, which it takes out again; tool results but the newest three, which it
+cuts."""
+_NEWEST_RESULTS: Final = 3
 NOT_BEGUN = StepResult("", 0.0, terminated=False)
 
 
@@ -25,12 +31,14 @@ class Game:
     Attributes:
         max_steps: replies after which the agent gives up.
         tells_earned: the agent tells with each request what the episode would be worth by then.
+        rewrites: what the agent changes in its messages; of OpenAI's SDK alone.
     """
 
     environment: Environment
     chat: ChatFormat
     max_steps: int
     tells_earned: bool = False
+    rewrites: Rewriting = "nothing"
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,6 +90,7 @@ class OpenAIAgent:
 
     def __init__(self, client: Any) -> None:
         self._client = client
+        self._clock = datetime(2026, 11, 29, 8, tzinfo=UTC)  # so that a run depends on its seed alone
 
     def play(self, game: Game, episode_id: str) -> Played:
         """Play an episode."""
@@ -91,9 +100,11 @@ class OpenAIAgent:
         tools = {"tools": list(game.chat.tools)} if game.chat.tools else {}
         played = Played()
         for _ in range(game.max_steps):
+            self._clock += timedelta(seconds=7)
+            sent = _rewritten(messages, game.rewrites, f"It is {self._clock:%Y-%m-%d %H:%M:%S}.")
             asked = perf_counter()
             answer = client.chat.completions.create(
-                model="default", messages=messages, extra_headers=_earned(game, played), **tools
+                model="default", messages=sent, extra_headers=_earned(game, played), **tools
             )
             played.reply_s.append(perf_counter() - asked)
             reply = answer.choices[0].message
@@ -105,6 +116,23 @@ class OpenAIAgent:
                 break
             messages += _told(results, [call.id for call in reply.tool_calls or ()])
         return played
+
+
+def _rewritten(messages: Sequence[Any], rewriting: Rewriting, now: str) -> list[Any]:
+    """A request's messages, as the agent changes them."""
+    changed = [dict(message) for message in messages]
+    results = [message for message in changed if message["role"] == "tool"]
+    match rewriting:
+        case "clock" | "task":
+            role = "system" if rewriting == "clock" else "user"
+            told = next(message for message in changed if message["role"] == role)
+            told["content"] += f" {now}"
+        case "reminder":
+            changed[-1]["content"] += f"\n<system-reminder>{now} Use one tool at a time.</system-reminder>"
+        case "cut":
+            for result in results[:-_NEWEST_RESULTS]:
+                result["content"] = "[cleared]"
+    return changed
 
 
 def _told(results: Sequence[StepResult], calls: Sequence[str]) -> list[Any]:

@@ -14,7 +14,7 @@ import httpx
 from fastapi.testclient import TestClient
 from pydantic import Field
 
-from benchmarks.learning.agents import AgentName, Game, SdkAgent, build_agent
+from benchmarks.learning.agents import AgentName, Game, Rewriting, SdkAgent, build_agent
 from benchmarks.learning.records import CurveRow, CurveRun, PhaseChange
 from benchmarks.learning.servers import ChangingMock, app_in_process, qguide_serve, served_mock, wait_for_fits
 from benchmarks.measurement.measure import describe_machine
@@ -47,6 +47,9 @@ class CurveBench(BenchOptions):
             the next episode. A row then depends on its seed alone.
         tell_earned: the agent tells in the header X-QGuide-Earned of each request what the episode
             would be worth if it ended then, which environments with a graded outcome say.
+        rewrites: what the agent of OpenAI's SDK changes in its messages from request to request: nothing; the time of
+            day in its system prompt (clock) or in the task (task), a reminder in its newest message (reminder), or
+            tool results but the newest three, which it cuts (cut).
         llm: folder of a language model that plays in place of the mocks.
         candidates: M; None: as many as the environment is measured with.
         command: the command line.
@@ -63,6 +66,7 @@ class CurveBench(BenchOptions):
     changes_at: int = Field(default=0, ge=0)
     in_process: bool = False
     tell_earned: bool = False
+    rewrites: Rewriting = "nothing"
     llm: Path | None = None
     candidates: int | None = Field(default=None, ge=2)
     command: str = ""
@@ -128,9 +132,10 @@ def play_row(plan: Plan, config: CurveBench, folder: Path) -> CurveRow:
     stranger = config.stranger(plan.environment)
     mock = ChangingMock(stranger.policy())
     before = config.changes_at or config.episodes
+    told: dict[str, Any] = {"tells_earned": config.tell_earned, "rewrites": config.rewrites}
     games = chain(
-        games_of(stranger, plan.seed, before, tells_earned=config.tell_earned),
-        games_of(stranger, plan.seed, config.episodes - before, world=1, tells_earned=config.tell_earned),
+        games_of(stranger, plan.seed, before, **told),
+        games_of(stranger, plan.seed, config.episodes - before, world=1, **told),
     )
     began = time.monotonic()
     with (
@@ -156,6 +161,7 @@ def play_row(plan: Plan, config: CurveBench, folder: Path) -> CurveRow:
         learns=plan.learns,
         changed_at=config.changes_at,
         told_earned=config.tell_earned,
+        rewrites=config.rewrites,
         in_process=config.in_process,
         outcomes=tuple(outcomes),
         phases=tuple(watch.changes) if watch else (),
@@ -180,9 +186,7 @@ def _opened(plan: Plan, config: CurveBench, upstream: str, folder: Path) -> Iter
         yield build_agent(plan.agent, url), http
 
 
-def games_of(
-    stranger: Stranger, seed: int, episodes: int, *, world: int = 0, tells_earned: bool = False
-) -> Iterator[Game]:
+def games_of(stranger: Stranger, seed: int, episodes: int, *, world: int = 0, **told: Any) -> Iterator[Game]:
     """Episodes of tasks that are drawn at random, so that every task comes again and again."""
     suites = [stranger.suite(new=new, world=world) for new in (False, True)]
     tasks = [(suite, task) for suite in suites for task in suite.tasks]
@@ -190,7 +194,7 @@ def games_of(
     for _ in range(episodes):
         suite, task = chance.choice(tasks)
         chat = suite.environment.chat
-        yield Game(suite.make(task), chat, stranger.max_steps, tells_earned)
+        yield Game(suite.make(task), chat, stranger.max_steps, **told)
 
 
 def report_outcome(http: Any, episode_id: str, result: StepResult) -> None:

@@ -32,6 +32,7 @@ class CurveRow(_Row):
         learns: the server runs with --learn.
         changed_at: episodes after which other things were true; 0: that never happened.
         told_earned: the agent told what it had earned before each step.
+        rewrites: what the agent changed in its messages.
         in_process: the server was in the process of the agent, and every fit ended before the next
             episode.
         outcomes: rewards of the episodes, in order.
@@ -44,6 +45,7 @@ class CurveRow(_Row):
     learns: bool
     changed_at: int = 0
     told_earned: bool = False
+    rewrites: str = "nothing"
     in_process: bool = False
     outcomes: tuple[float, ...]
     phases: tuple[PhaseChange, ...] = ()

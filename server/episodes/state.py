@@ -2,7 +2,7 @@
 
 The texts of an episode are no part of its state: each step appends one record of what it added, and
 `read_transcript` puts the records together when the episode ends. The state has their number, size and hash, so that a
-step costs the same however many there were before it.
+step costs the same however many there were before it. A message is recorded as it was when the agent acted on it.
 """
 
 import hashlib
@@ -11,17 +11,16 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import accumulate, groupby
-from typing import Final, Literal, Self
+from typing import Literal, Self
 
 from pydantic import BaseModel, Field, FiniteFloat
 
+from qguide.qnet.continuation import KnownState, digest
 from qguide.qnet.errors import EpisodeClosedError
 from qguide.qnet.records import ThresholdActionRow
 from qguide.qnet.types import History, HistoryWindow, Message, Verdict
 from qguide.qnet.work import sum_of_known
 from qguide.server.episodes.learning_part import LearningArm, Shadowed, ShadowTally
-
-_NO_MESSAGES: Final = hashlib.sha256().hexdigest()
 
 
 class _State(BaseModel, frozen=True, extra="forbid"):
@@ -33,7 +32,7 @@ class _State(BaseModel, frozen=True, extra="forbid"):
 class Offer(_State):
     """The candidates that an agent was offered at one state."""
 
-    at: int  # number of messages in the history before the action
+    at: int = 0  # number of messages in the record before the action
     q_values: Mapping[str, FiniteFloat | None]  # text of each candidate -> its Q; None if it was not scored
     chosen: str
     q_model: str  # `name@version` of the Q model that guides this episode
@@ -76,7 +75,7 @@ class Offer(_State):
 class StepRecord(_State):
     """Addition of a step to the record of its episode."""
 
-    # those that its history has and the previous step's has not; none for another offer at the same state
+    # the latest action and what followed it; none for another offer at the same state
     messages: tuple[Message, ...] = ()
     offer: Offer
 
@@ -117,8 +116,8 @@ class ServedEpisode(_State):
     records: int = 0  # number of step records; 0 if episodes are not recorded
     record_bytes: int = 0
     chain: str = ""  # hash of them all, in order; "" for none
-    messages: int = 0  # number of messages in the history at the last record
-    seen: str = _NO_MESSAGES  # hash of those messages
+    messages: int = 0  # number of messages in them all
+    known: KnownState = KnownState()  # at the last record
     broken: str = ""  # why it can no longer be recorded, or ""
     outcome: Outcome | None = None
     recorded: bool = False
@@ -145,11 +144,7 @@ class ServedEpisode(_State):
         Agents ask for plans, titles and summaries under the name of their session, too: without the tools of their
         steps, and not in continuation of these. What was asked so before the first step with tools is forgotten.
         """
-        if (
-            not self.steps
-            or tools == self.tools
-            or (not self.broken and _hashes(history, self.messages)[0] == self.seen)
-        ):
+        if not self.steps or tools == self.tools or self._continued_by(history, exactly=not tools):
             return self.model_copy(update={"tools": self.tools or tools})
         if not tools:
             return None
@@ -158,9 +153,8 @@ class ServedEpisode(_State):
     def after(self, history: History, offer: Offer, *, keep: bool, unreadable: str = "") -> "EpisodeChange":
         """The episode with one more step, or with another offer for its latest state."""
         self.require_open()
-        before, seen = _hashes(history, self.messages)
-        q_value = offer.q_values[offer.chosen]
-        latest = ScoredState(state=_state(history, seen), q_value=q_value, q_model=offer.q_model)
+        known = KnownState.of(history, offer.chosen)
+        latest = ScoredState(state=known.state, q_value=offer.q_values[offer.chosen], q_model=offer.q_model)
         again = self.last is not None and self.last.state == latest.state
         moved = self.model_copy(
             update={
@@ -177,13 +171,15 @@ class ServedEpisode(_State):
         )
         if not keep or self.broken:
             return EpisodeChange(moved)
-        new = history[self.messages :]
-        if not unreadable and self.steps and (before != self.seen or not self._continued_by(new)):
-            number = self.steps + 1
-            unreadable = f"the history of step {number} does not continue that of step {self.steps}"
+        begins = self.known.news(history) if self.steps else 0
+        if not unreadable and begins is None:
+            unreadable = (
+                f"the history of step {self.steps + 1} does not continue that of step {self.steps}: it has "
+                f"{known.actions} actions of the agent, and that one had {self.known.actions}"
+            )
         if unreadable:
             return EpisodeChange(moved._without_records(broken=unreadable))
-        return moved._recorded(new, offer, messages=len(history), seen=seen)
+        return moved._recorded(history[begins:], offer, known)
 
     def _tallies_with(self, offer: Offer) -> dict[str, object]:
         one, name = offer.shadowed, offer.drawn_by
@@ -192,27 +188,29 @@ class ServedEpisode(_State):
             "policies": {**self.policies, name: self.policies.get(name, 0) + 1} if name else self.policies,
         }
 
-    def _recorded(self, new: History, offer: Offer, *, messages: int, seen: str) -> "EpisodeChange":
+    def _recorded(self, new: History, offer: Offer, known: KnownState) -> "EpisodeChange":
+        messages = self.messages + len(new)
         # Without the wire format, which may be large and is not recorded.
         plain = tuple(replace(message, wire=None) for message in new)
-        row = StepRecord(messages=plain, offer=offer).to_json()
+        row = StepRecord(messages=plain, offer=offer.model_copy(update={"at": messages})).to_json()
         longer = {
             "records": self.records + 1,
             "record_bytes": self.record_bytes + len(row),
             "chain": chained(self.chain, [row]),
             "messages": messages,
-            "seen": seen,
+            "known": known,
         }
         return EpisodeChange(self.model_copy(update=longer), row)
 
-    def _continued_by(self, new: History) -> bool:
-        """True if messages are an action and what followed, or none: the same state again."""
-        if not new:
-            return self.records > 0
-        return len(new) > 1 and new[0].role == "assistant"
+    def _continued_by(self, history: History, *, exactly: bool) -> bool:
+        """True if a history continues the record, word by word if `exactly`; also where nothing is recorded."""
+        if self.broken or not self.records:
+            return not self.broken
+        begins = self.known.news(history)
+        return begins is not None and (not exactly or self.known.is_state_of(history[:begins]))
 
     def _without_records(self, **more: object) -> Self:
-        none = {"records": 0, "record_bytes": 0, "chain": "", "messages": 0, "seen": _NO_MESSAGES}
+        none = {"records": 0, "record_bytes": 0, "chain": "", "messages": 0, "known": KnownState()}
         return self.model_copy(update=none | more)
 
     def closed(self, outcome: Outcome) -> Self:
@@ -264,11 +262,6 @@ class EpisodeChange:
     record: bytes | None = None
 
 
-def digest(history: History) -> str:
-    """Hash of a state: the texts of its messages and their other content."""
-    return _state(history, _hashes(history, 0)[1])
-
-
 def chained(chain: str, records: Iterable[bytes]) -> str:
     """Hash of a chain of records and of those that follow it."""
     for record in records:
@@ -276,36 +269,11 @@ def chained(chain: str, records: Iterable[bytes]) -> str:
     return chain
 
 
-def _state(history: History, seen: str) -> str:
-    """`digest` of a history of which the hash of its texts is known."""
-    unread = [(at, *parts) for at, message in enumerate(history) if (parts := message.unread)]
-    return hashlib.sha256(f"{seen} {unread!r}".encode()).hexdigest() if unread else seen
-
-
-def _hashes(history: History, at: int) -> tuple[str, str]:
-    """Hashes of the first `at` messages, "" if there are fewer, and of all."""
-    hashed = hashlib.sha256()
-    for message in history[:at]:
-        hashed.update(_read(message))
-    before = hashed.hexdigest() if len(history) >= at else ""
-    for message in history[at:]:
-        hashed.update(_read(message))
-    return before, hashed.hexdigest()
-
-
-def _read(message: Message) -> bytes:
-    """All that equality of messages compares; not by `repr`, which takes 10 ms for a megabyte."""
-    if message.tool_calls:
-        return repr(message.key).encode()
-    content = message.content
-    return f"{message.role} {len(content)} {content}".encode(errors="surrogatepass")
-
-
 @dataclass(frozen=True, slots=True)
 class Transcript:
     """The texts of an episode."""
 
-    messages: History = ()  # the history at the last step
+    messages: History = ()  # each as it was when the agent acted on it
     offers: tuple[Offer, ...] = ()  # one for each state
 
     @property
@@ -323,7 +291,7 @@ def read_transcript(rows: Iterable[bytes]) -> Transcript:
         record = StepRecord.model_validate_json(row)
         messages += record.messages
         offers.append(record.offer)
-    # The history only grows, so its length tells the states apart.
+    # The record only grows, so its length tells the states apart.
     states = groupby(offers, key=lambda offer: offer.at)
     return Transcript(tuple(messages), tuple(merged(list(state)) for _, state in states))
 

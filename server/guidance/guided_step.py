@@ -294,7 +294,6 @@ class GuidedStepService(RequestService):
         bounded = plan.scorer.domain is not None or (decision.window is not None and plan.scorer.least_read > 0)
         known = decision.out_of_domain or (bounded and decision.q_values is not None)
         offer = Offer(
-            at=len(asked.history),
             q_values={candidate.message.text: q for candidate, q in decision.scored_candidates},
             chosen=decision.action.text,
             **q_model.recorded,

@@ -141,7 +141,7 @@ class ScoringService(RequestService):
             episode_id=episode_id,
         )
         if episode_id is not None:
-            offer = _offer(history, candidates, scored, held, asked=q_model or "", earned=earned)
+            offer = _offer(candidates, scored, held, asked=q_model or "", earned=earned)
             await self.episodes.end_step(
                 episode_id, history, offer, candidates=candidates.messages, outcome=self.outcome
             )
@@ -239,20 +239,13 @@ def _rule(
 
 
 def _offer(
-    history: History,
-    candidates: TriedCandidates,
-    scored: Scored,
-    q_model: QModelLease,
-    *,
-    asked: str,
-    earned: float | None,
+    candidates: TriedCandidates, scored: Scored, q_model: QModelLease, *, asked: str, earned: float | None
 ) -> Offer:
     texts = [candidate.text for candidate in candidates.messages]
     counts = Counter(texts)
     if candidates.counts:
         counts = +Counter(dict(zip(texts, candidates.counts, strict=True)))
     return Offer(
-        at=len(history),
         q_values=dict(zip(texts, scored.result.q_values, strict=True)),
         chosen=texts[scored.selection.chosen],
         **q_model.model.recorded,

@@ -1,8 +1,8 @@
 """Episodes from OpenTelemetry GenAI spans (an OTLP/JSON file export).
 
-The requests of one conversation id, or of one trace without such an id, are an episode: the last
-one asks with the whole history. The reward is an attribute that the operator names, on any span of
-the conversation or of its trace.
+The requests of one conversation id, or of one trace without such an id, are an episode: each asks
+with the whole history, in which agents change earlier texts. The reward is an attribute that the
+operator names, on any span of the conversation or of its trace.
 """
 
 import json
@@ -15,6 +15,8 @@ from itertools import count
 from pathlib import Path
 from typing import IO, Final
 
+from qguide.qnet.chat_messages import PART_END
+from qguide.qnet.continuation import KnownState
 from qguide.qnet.errors import ConfigError, RecordError
 from qguide.qnet.records import MessageRow, messages_of, rows_of
 from qguide.qnet.types import History, Message
@@ -184,17 +186,22 @@ class _Conversations:
 
 
 def _whole(requests: Sequence[_Request]) -> History:
-    """The messages of a conversation: the last request and its answer."""
-    last = requests[-1]
-    whole = (*last.asked, *last.answered)
-    for request in requests[:-1]:
-        if tuple(request.asked) != whole[: len(request.asked)]:
+    """The messages of a conversation, each as it was when the agent acted on it, and the last answer."""
+    whole, known, before = list[Message](), KnownState(), 0
+    for request in requests:
+        asked = request.asked
+        if before and len(asked) < len(whole) and asked == whole[: len(asked)]:
+            continue  # its time is wrong, or it was repeated
+        begins = known.news(tuple(asked)) if before else 0
+        if begins is None:
             raise RecordError(
-                f"the request in line {request.line} does not lead to the one in line {last.line}; "
-                "each request needs its whole history, and each agent a "
-                f"{CONVERSATION} of its own"
+                f"the request in line {request.line} does not continue the one in line {before}; each request needs "
+                f"its whole history, and each agent a {CONVERSATION} of its own"
             )
-    return whole
+        whole += asked[begins:]
+        known = KnownState.of(tuple(asked), PART_END.join(answer.text for answer in request.answered))
+        before = request.line
+    return (*whole, *requests[-1].answered)
 
 
 def _packed(fragment: Fragment, file: int, line: int) -> bytes:

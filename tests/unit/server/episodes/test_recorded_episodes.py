@@ -240,7 +240,7 @@ def test_a_history_that_was_rewritten_is_no_record(serve: Serve, tmp_path: Path)
     act(client, [{"role": "user", "content": "A summary."}])
     answer = end(client).json()
     assert (answer["recorded"], answer["steps"]) == (False, 2)
-    assert answer["reason"] == "the history of step 2 does not continue that of step 1"
+    assert "the history of step 2 does not continue that of step 1" in answer["reason"]
     assert rows(tmp_path, "trees") == []
 
 

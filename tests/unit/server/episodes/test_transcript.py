@@ -67,6 +67,21 @@ def test_a_later_value_of_a_candidate_counts() -> None:
     assert merged([offer(1, "a"), offer(1, "a", q_values={"a": 0.75})]).q_values == {"a": 0.75}
 
 
+def test_each_message_is_kept_as_it_was_when_the_agent_acted_on_it() -> None:
+    system, reminded = Message("system", "It is 9:00."), Message("user", "Find the mug. <reminder>Be quick.</reminder>")
+    later, taken = Message("system", "It is 9:01."), Message("assistant", "take")
+    _, transcript = recorded(
+        ((system, reminded), offer(2, "look")),
+        ((later, TASK, Message("assistant", "look"), SEEN), offer(4, "take")),
+        ((TASK, Message("assistant", "look"), replace(SEEN, content="[cleared]"), taken, SEEN), offer(6, "end")),
+    )
+    assert [one.content for one in transcript.messages] == [
+        *(system.content, reminded.content, "look", "A mug.", "take", "A mug.")
+    ]
+    assert [depth for depth, _ in transcript.steps] == [1, 2, 3]
+    assert [one.chosen for one in transcript.offers] == ["look", "take", "end"]
+
+
 @pytest.mark.parametrize(
     "history",
     [
@@ -81,6 +96,6 @@ def test_a_history_that_does_not_continue_drops_the_records(history: History) ->
     episode, _ = recorded(((TASK,), offer(1, "look")))
     changed = episode.after(history, offer(3, "take"), keep=True)
     assert (changed.record, changed.episode.records, changed.episode.record_bytes) == (None, 0, 0)
-    assert changed.episode.broken == ("the history of step 2 does not continue that of step 1")
+    assert "the history of step 2 does not continue that of step 1" in changed.episode.broken
     later = changed.episode.after((TASK, LOOK, SEEN), offer(3, "take"), keep=True)
     assert (later.record, later.episode.steps) == (None, 3)

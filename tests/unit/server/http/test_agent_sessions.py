@@ -119,6 +119,35 @@ def test_a_request_without_the_tools_of_the_steps_is_no_step_of_a_named_episode(
     assert (tree["first_observation"], len(tree["nodes"])) == (TASK["content"], 3)
 
 
+@pytest.mark.parametrize("title_tools", [True, False])
+def test_an_agent_whose_messages_change_is_recorded_and_a_title_does_not_get_into_it(
+    serve: Serve, address: tuple[FakeUpstream, str], tmp_path: Path, title_tools: bool
+) -> None:
+    client, mine = serve(settings_of(address[1], episodes_dir=tmp_path)), {"X-Session-ID": "mine"}
+    said: list[dict[str, Any]] = [TASK]
+    for number in range(3):
+        now = {"role": "system", "content": f"It is 9:0{number}."}
+        reminded = said[-1] | {"content": f"{said[-1]['content']} <reminder>Call {number}.</reminder>"}
+        asked = {"messages": [now, *said[:-1], reminded], "tools": [TOOL], "qguide": {"num_candidates": 2}}
+        answer = client.post("/v1/chat/completions", json=asked, headers=mine).json()["choices"][0]["message"]
+        seen: dict[str, Any] = {"role": "user", "content": "A mug."}
+        if calls := answer.get("tool_calls"):  # the fake calls nothing after a result
+            seen |= {"role": "tool", "tool_call_id": calls[0]["id"]}
+        said += [answer, seen]
+        step(client, mine, messages=[{"role": "system", "content": "Write a title."}, *said], tools=title_tools)
+    told = outcome(client, "mine", 1.0)
+    assert told["recorded"] is not title_tools
+    if title_tools:  # it cannot be told from a step, until the next step is not its own
+        assert "does not continue" in told["reason"]
+        return
+    (file,) = tmp_path.glob("trees-*.jsonl")
+    (tree,) = map(json.loads, file.read_text().splitlines())
+    assert tree["system"] == "It is 9:00."
+    assert tree["first_observation"] == f"{TASK['content']} <reminder>Call 0.</reminder>"
+    observed = [f"A mug. <reminder>Call {number}.</reminder>" for number in (1, 2)]
+    assert [node["observation"] for node in tree["nodes"]] == [*observed, ""]
+
+
 def test_a_history_that_was_rewritten_with_tools_is_not_recorded(
     serve: Serve, address: tuple[FakeUpstream, str], tmp_path: Path
 ) -> None:

@@ -199,13 +199,29 @@ def test_earlier_events_among_the_logs_are_read(tmp_path: Path) -> None:
     assert episode.messages == EPISODE
 
 
+def test_each_message_is_as_it_was_when_the_agent_acted_on_it(tmp_path: Path) -> None:
+    cut = {"role": "tool", "parts": [{"type": "tool_call_response", "id": "c1", "response": "[cleared]"}]}
+    asked = [USER, CALL, cut, ANSWER, USER]
+    third = span(
+        3,
+        request(
+            asked,
+            ANSWER,
+            **{"eval.score": 1, "gen_ai.system_instructions": [{"type": "text", "content": "It is 9:01."}]},
+        ),
+    )
+    (episode,), bad = read(tmp_path, export(span(1, FIRST)), export(span(2, SECOND)), export(third))
+    assert bad == []
+    assert episode.messages == (*EPISODE, EPISODE[1], EPISODE[4])
+
+
 def test_a_request_that_belongs_to_another_agent_is_named_by_its_line(tmp_path: Path) -> None:
     title = {"role": "user", "parts": [{"type": "text", "content": "SECRET title"}]}
     other = span(1, request([title], ANSWER, **{"eval.score": 1}))
     episodes, (bad,) = read(tmp_path, export(other), export(span(2, SECOND)))
     assert episodes == []
     assert bad.line == 1
-    assert "line 1 does not lead to the one in line 2" in bad.reason
+    assert "line 2 does not continue the one in line 1" in bad.reason
     assert "SECRET" not in bad.reason
 
 
