@@ -27,7 +27,7 @@ from qguide.training.optimization.optimizers import build_optimizers
 from qguide.training.optimization.options import Lora, Optimization
 from qguide.training.optimization.packed_trees import PackedTree, QPlace
 from qguide.training.optimization.training_memory import trained_trunk
-from qguide.training.q_training.loss_terms import QNetLossOptions
+from qguide.training.q_training.options import QNetLossOptions
 from qguide.training.q_training.qnet_loss import loss_of_tree
 
 _CANDIDATES = 5

@@ -29,7 +29,7 @@ from qguide.qnet.scoring.full_sequences import FullSequenceScorer
 from qguide.qnet.scoring.value_head import SharedPrefixScorer
 from qguide.qnet.types import Message, Scorer, ScoreRequest
 from qguide.training.optimization.packed_trees import PackedTree, QPlace
-from qguide.training.q_training.loss_terms import QNetLossOptions
+from qguide.training.q_training.options import QNetLossOptions
 from qguide.training.q_training.qnet_loss import loss_of_tree
 
 GOAL: Final = 1.3

@@ -13,8 +13,9 @@ from transformers import LlamaConfig, PretrainedConfig, PreTrainedTokenizerFast
 
 from qguide.qnet.models.checkpoint import LoadedQNet
 from qguide.qnet.models.manifest import Manifest
+from qguide.qnet.models.options import PAPER_HEAD_WIDTH
 from qguide.qnet.models.qnet import QNet
-from qguide.qnet.models.qnet_config import PAPER_HEAD_WIDTH, QNetConfig
+from qguide.qnet.models.qnet_config import QNetConfig
 from qguide.qnet.rendering.renderer import Renderer
 
 END = "<end>"

@@ -28,7 +28,8 @@ from qguide.qnet.types import Message
 from qguide.training.choosing.attempts import RecordedAttempt, read_attempts
 from qguide.training.choosing.choosers import rule_scores, stopped, stopping_figures, valid_first
 from qguide.training.choosing.features import Cut, candidates_of
-from qguide.training.choosing.small_q import Training, credits_of, train_small_q
+from qguide.training.choosing.options import Training
+from qguide.training.choosing.small_q import credits_of, train_small_q
 from qguide.training.choosing.table import Floats, Ints, Table, draw_groups, table_of
 from qguide.training.data.runs import JsonlWriter, RunFolder, open_run
 from qguide.training.data.trajectories import Trajectory

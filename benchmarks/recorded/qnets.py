@@ -19,16 +19,19 @@ from pydantic import Field, model_validator
 from qguide.qnet.records import ROOT_ID, NodeRow, RolloutRow, TreeRow
 from qguide.qnet.types import Message
 from qguide.training.choosing.attempts import read_attempts
-from qguide.training.choosing.choose_recorded import ChooseRecordedConfig, chosen_rows, run_figures, table_of_attempts
+from qguide.training.choosing.choose_recorded import chosen_rows, run_figures, table_of_attempts
 from qguide.training.choosing.features import ReadAttempt
 from qguide.training.choosing.folds import Earned, assessed_groups
+from qguide.training.choosing.options import ChooseRecordedConfig
 from qguide.training.choosing.table import Floats, Ints, Table
 from qguide.training.configs.job_files import load_config
 from qguide.training.data.runs import open_run, rows_at_once
 from qguide.training.data.trajectories import Trajectory
-from qguide.training.jobs.sft import SftConfig, run_sft
-from qguide.training.jobs.train_qnet import TrainQNetConfig, run_train_qnet
+from qguide.training.jobs.sft import run_sft
+from qguide.training.jobs.train_qnet import run_train_qnet
 from qguide.training.licence.scored_decisions import score_groups
+from qguide.training.policy_training.options import SftConfig
+from qguide.training.q_training.options import TrainQNetConfig
 from qguide.training.rollouts.models import Inference, build_scorer
 
 _JOBS = Path("training/configs/intercode_sql")

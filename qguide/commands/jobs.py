@@ -1,6 +1,6 @@
 """Commands of the jobs, made from their table: `qguide JOB --config FILE --set field=value`.
 
-Run again, a job resumes. Its module is imported when it runs; `--help` does not import torch.
+Run again, a job resumes. Its modules are imported when it runs.
 """
 
 from collections.abc import Iterable, Mapping

@@ -1,7 +1,6 @@
 """Fields of jobs that are options of their own on the command line, beside `--config` and `--set`.
 
-An option is data, because a job's configuration class lies in a module that imports torch, which
-`qguide JOB --help` does not wait for. Limits are checked by the class when the job starts.
+An option is data, so that `qguide JOB --help` imports no job. Limits are checked by the class when the job starts.
 """
 
 from collections.abc import Mapping, Sequence

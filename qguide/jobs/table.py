@@ -24,12 +24,13 @@ class Job:
 
     Attributes:
         name: its command, such as "train-qnet".
-        config: import path of its configuration class. The function `run_NAME` beside it takes the
-            configuration. The module may import torch, so it is imported when it is asked for.
+        config: import path of its configuration class.
         group: heading of the help that it stands under.
         options: fields that are options of their own.
         prints: import path of the function that prints the result; empty where the job prints it
             itself; None prints its figures.
+        runs: the module of the function `run_NAME`, which takes the configuration; empty where it is
+            that of the class. Where it imports torch they are two, so that a plan does not wait for it.
         stage: may be a stage of a pipeline; its output is a run folder.
     """
 
@@ -39,16 +40,17 @@ class Job:
     help: str
     options: tuple[Option, ...] = ()
     prints: str | None = None
+    runs: str = ""
     stage: bool = True
 
     @property
     def module(self) -> str:
-        """Dotted name of its module."""
-        return self.config.partition(":")[0]
+        """Dotted name of the module that says what it does, and does it."""
+        return self.runs or self.config.partition(":")[0]
 
     def config_type(self) -> type[BaseModel]:
         """The class that validates the configuration."""
-        found: type[BaseModel] = getattr(import_module(self.module), self.config.partition(":")[2])
+        found: type[BaseModel] = import_named(self.config)
         return found
 
     def function(self) -> Callable[[Any], Any]:
@@ -131,30 +133,40 @@ _ALL: Final = (
         "Data",
         "Paraphrase tasks, for methods that draw candidates in other words (Q*Agent-I-aug).",
     ),
-    Job("sft", "qguide.training.jobs.sft:SftConfig", "Training", "Train a policy on trajectories (behaviour cloning)."),
+    Job(
+        "sft",
+        "qguide.training.policy_training.options:SftConfig",
+        "Training",
+        "Train a policy on trajectories (behaviour cloning).",
+        runs="qguide.training.jobs.sft",
+    ),
     Job(
         "train-qnet",
-        "qguide.training.jobs.train_qnet:TrainQNetConfig",
+        "qguide.training.q_training.options:TrainQNetConfig",
         "Training",
         "Train a Q model on labelled trees and decision groups.",
+        runs="qguide.training.jobs.train_qnet",
     ),
     Job(
         "train-dpo",
-        "qguide.training.jobs.train_dpo:TrainDpoConfig",
+        "qguide.training.policy_training.options:TrainDpoConfig",
         "Training",
         "An implicit Q from preference pairs (StepQ): step-level or trajectory-level DPO.",
+        runs="qguide.training.jobs.train_dpo",
     ),
     Job(
         "train-simpo",
-        "qguide.training.policy_training.simpo:TrainSimpoConfig",
+        "qguide.training.policy_training.options:TrainSimpoConfig",
         "Training",
         "A policy from preference pairs, without a reference: step-level SimPO.",
+        runs="qguide.training.policy_training.simpo",
     ),
     Job(
         "train-policy",
-        "qguide.training.jobs.train_policy:TrainPolicyConfig",
+        "qguide.training.policy_training.options:TrainPolicyConfig",
         "Training",
         "Improve a policy by the values of its own candidates: group-relative optimization (GRPO).",
+        runs="qguide.training.jobs.train_policy",
     ),
     Job(
         "evaluate",
@@ -180,9 +192,10 @@ _ALL: Final = (
     ),
     Job(
         "choose-recorded",
-        "qguide.training.choosing.choose_recorded:ChooseRecordedConfig",
+        "qguide.training.choosing.options:ChooseRecordedConfig",
         "Evaluation",
         "Choose among what real LLMs did by rules, votes and a small Q model that it trains.",
+        runs="qguide.training.choosing.choose_recorded",
     ),
 )
 

@@ -14,10 +14,9 @@ from torch import Tensor
 from transformers import AutoConfig, AutoModelForCausalLM, PretrainedConfig, PreTrainedModel
 
 from qguide.qnet.errors import CheckpointError
+from qguide.qnet.models.options import PAPER_BETA
 from qguide.qnet.models.qnet_config import fields_of, nested_config
 from qguide.qnet.models.text_model import load_causal_lm
-
-PAPER_BETA = 0.1
 
 
 class ImplicitQConfig(PretrainedConfig):

@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import accumulate, chain, pairwise
 from math import log, log1p
-from typing import Final, Literal
+from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,8 +23,6 @@ from numpy.typing import NDArray
 from qguide.qnet.engine.token_trie import common_prefix
 
 Tokens = tuple[int, ...]
-HeadFeatures = Literal["none", "match-1"]
-"""Features beside the hidden state for the value head; another definition, another number."""
 
 FLAGS: Final = (
     "in_last_observation",

@@ -10,8 +10,9 @@ from transformers import AutoModel, PreTrainedModel
 from qguide.qnet.engine.kernels import upload
 from qguide.qnet.engine.tree_attention import TreeMask
 from qguide.qnet.errors import CheckpointError
-from qguide.qnet.models.match_features import MATCH_FEATURES, HeadFeatures
-from qguide.qnet.models.qnet_config import DEFAULT_RANGE, MATCH_WIDTH, HeadKind, QNetConfig, fields_of, nested_config
+from qguide.qnet.models.match_features import MATCH_FEATURES
+from qguide.qnet.models.options import DEFAULT_RANGE, HeadFeatures, HeadKind
+from qguide.qnet.models.qnet_config import MATCH_WIDTH, QNetConfig, fields_of, nested_config
 from qguide.qnet.models.text_model import load_trunk, text_trunk
 
 

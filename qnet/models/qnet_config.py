@@ -1,18 +1,13 @@
 """Configuration of a QNet: the trunk's and the value head's."""
 
-from typing import Any, Literal, get_args
+from typing import Any, get_args
 
 from transformers import AutoConfig, PretrainedConfig
 
 from qguide.qnet.errors import CheckpointError
-from qguide.qnet.models.match_features import HeadFeatures
+from qguide.qnet.models.options import DEFAULT_RANGE, PAPER_HEAD_WIDTH, HeadFeatures, HeadKind
 
-PAPER_HEAD_WIDTH = 1024
 MATCH_WIDTH = 128
-DEFAULT_RANGE = (-0.1, 1.1)
-"""Edges of the bins for labels in [0, 1]: with room, so that the mean can reach both ends."""
-
-HeadKind = Literal["mlp", "linear"]
 
 
 class QNetConfig(PretrainedConfig):

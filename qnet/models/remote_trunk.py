@@ -19,7 +19,8 @@ from qguide.qnet.errors import CheckpointError
 from qguide.qnet.models.hub import model_folder
 from qguide.qnet.models.loading import broken_refused, load_fitting_renderer, require_shapes
 from qguide.qnet.models.manifest import MANIFEST, Manifest, read_manifest, require_read_at
-from qguide.qnet.models.match_features import MATCH_FEATURES, HeadFeatures
+from qguide.qnet.models.match_features import MATCH_FEATURES
+from qguide.qnet.models.options import HeadFeatures
 from qguide.qnet.models.qnet_config import MATCH_WIDTH, QNetConfig, nested_config
 from qguide.qnet.rendering.renderer import Renderer
 

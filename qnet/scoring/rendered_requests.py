@@ -12,7 +12,8 @@ from numpy.typing import NDArray
 from qguide.qnet.decision.history_window import RequestSize
 from qguide.qnet.engine.token_trie import TokenTrie
 from qguide.qnet.errors import HistoryTooLongError, MalformedHistoryError
-from qguide.qnet.models.match_features import HeadFeatures, match_features, observed_features, turns_of
+from qguide.qnet.models.match_features import match_features, observed_features, turns_of
+from qguide.qnet.models.options import HeadFeatures
 from qguide.qnet.rendering.renderer import RenderedEpisode, Renderer
 from qguide.qnet.sliced_scorer import CacheUse, CachingScorer, Slices
 from qguide.qnet.types import History, ScoreRequest, ScoreResult

@@ -18,7 +18,8 @@ from qguide.server.app import create_app
 from qguide.server.settings.settings import SCRIPTED, Settings
 from qguide.training.data.records import labelled_tree
 from qguide.training.data.runs import read_rows
-from qguide.training.optimization.packed_trees import ReadAt, pack_tree
+from qguide.training.optimization.options import ReadAt
+from qguide.training.optimization.packed_trees import pack_tree
 from qguide.training.q_training.validation import q_of_tree
 from tests.support.labels import paths_of
 from tests.support.tiny_models import policy_model, renderer

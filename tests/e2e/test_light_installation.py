@@ -9,6 +9,7 @@ from pathlib import Path
 import httpx
 import pytest
 
+from qguide.jobs.table import JOBS
 from qguide.qnet.models.trunk_export import export_trunk
 from qguide.qnet.packages import LEARN, MODELS, PACKAGES, REMOTE, REPORT, TRAIN
 from qguide.server.chat.fake_openai import FakeUpstream
@@ -50,6 +51,26 @@ def test_help_needs_no_extra() -> None:
     done = run_without(EXTRAS, QGUIDE, "--help")
     assert done.returncode == 0, done.stderr
     assert "train-qnet" in done.stdout
+
+
+PLANS = """
+from qguide.jobs.table import JOBS, find_job
+from qguide.pipelines.config import load_pipeline
+from qguide.training.configs.job_files import load_config
+from qguide.training.shipped_files import CONFIGS
+
+for pipeline in CONFIGS.rglob("pipeline*.toml"):
+    if pipeline.parent.name != "own":  # of a package that the reader writes
+        for stage in load_pipeline(pipeline).stages.values():
+            load_config(find_job(stage.job).config_type(), stage.config, stage.set)
+print(*(name for name, job in JOBS.items() if job.config_type()))
+"""
+
+
+def test_options_of_jobs_and_plans_of_pipelines_need_no_torch() -> None:
+    done = run_without(["accelerate", "tokenizers", "torch", "transformers"], PLANS)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.split() == list(JOBS)
 
 
 @contextmanager

@@ -34,8 +34,8 @@ from qguide.qnet.models.checkpoint import load_qnet, save_checkpoint
 from qguide.qnet.models.classifier import load_remote_classifier
 from qguide.qnet.models.loading import embedded_path
 from qguide.qnet.models.manifest import Manifest
+from qguide.qnet.models.options import HeadKind
 from qguide.qnet.models.qnet import QNet
-from qguide.qnet.models.qnet_config import HeadKind
 from qguide.qnet.models.remote_trunk import RemoteTrunk, load_remote_trunk
 from qguide.qnet.scoring.remote_classifier import RemoteClassifyScorer
 from qguide.qnet.scoring.value_head import NaiveScorer

@@ -3,12 +3,12 @@
 from pathlib import Path
 
 from qguide.qnet.types import Message
+from qguide.training.architecture import Architecture
 from qguide.training.data.runs import JsonlWriter, open_run
 from qguide.training.data.trajectories import Trajectory
-from qguide.training.jobs.sft import SftConfig
-from qguide.training.jobs.train_qnet import TrainQNetConfig
 from qguide.training.optimization.options import Optimization
-from qguide.training.small_models import Architecture
+from qguide.training.policy_training.options import SftConfig
+from qguide.training.q_training.options import TrainQNetConfig
 from tests.support.decision_groups import candidate, groups_row
 from tests.support.labels import labelled, row_of
 

@@ -26,9 +26,9 @@ from qguide.qnet.models.checkpoint import LoadedPolicy, LoadedQNet, save_checkpo
 from qguide.qnet.models.feature_q import feature_q_of, save_feature_q
 from qguide.qnet.models.implicit_q import ImplicitQ
 from qguide.qnet.models.manifest import Manifest, ReadAt
-from qguide.qnet.models.match_features import HeadFeatures
+from qguide.qnet.models.options import HeadFeatures, HeadKind
 from qguide.qnet.models.qnet import QNet
-from qguide.qnet.models.qnet_config import HeadKind, QNetConfig
+from qguide.qnet.models.qnet_config import QNetConfig
 from qguide.qnet.rendering.renderer import Renderer
 from qguide.qnet.types import Message
 from qguide.training.licence.domain import fit_domain

@@ -24,12 +24,13 @@ from qguide.qnet.scoring.full_sequences import FullSequenceScorer
 from qguide.qnet.types import Message, SampleRequest, Sampling, ScoreRequest
 from qguide.training.jobs.pairs import PairsConfig, run_pairs
 from qguide.training.jobs.sft import run_sft
-from qguide.training.jobs.train_dpo import TrainDpoConfig, run_train_dpo
-from qguide.training.jobs.train_policy import TrainPolicyConfig, run_train_policy
+from qguide.training.jobs.train_dpo import run_train_dpo
+from qguide.training.jobs.train_policy import run_train_policy
 from qguide.training.jobs.train_qnet import run_train_qnet
 from qguide.training.optimization.options import DpoOptimization, Lora, PolicyOptimization
 from qguide.training.optimization.trainer import Loop
-from qguide.training.policy_training.simpo import TrainSimpoConfig, run_train_simpo
+from qguide.training.policy_training.options import TrainDpoConfig, TrainPolicyConfig, TrainSimpoConfig
+from qguide.training.policy_training.simpo import run_train_simpo
 from tests.support import stand_in_device
 from tests.support.alone import run_tests
 from tests.support.architectures import steps, tiny_config, tiny_pair

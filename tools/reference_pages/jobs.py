@@ -1,9 +1,11 @@
 """Reference pages of the jobs: a list with shared tables, and a page of options for each."""
 
+import ast
 import inspect
 from collections import Counter
 from collections.abc import Mapping
-from importlib import import_module
+from importlib.util import find_spec
+from pathlib import Path
 from typing import Final, get_args
 
 from pydantic import BaseModel
@@ -54,10 +56,18 @@ def _job_page(job: Job, shared: Mapping[str, object]) -> str:
     if tables.pop(EnvironmentConfig.__name__, None):
         elsewhere.insert(0, "[the environment's](../jobs.md#environment-alfworld)")
     own = {name: one for name, one in tables.items() if name not in shared}
-    explained = inspect.getdoc(import_module(job.module)) or ""
+    explained = _docstring(job.module)
     links = [f"Tables of several jobs: {', '.join(elsewhere)}."] if elsewhere else []
     parts = [job.help, explained.partition("\n\n")[2], "## Options", _rows_of(kind), *links]
     return page(f"qguide {job.name}", *(part for part in parts if part), *_sections(own))
+
+
+def _docstring(module: str) -> str:
+    """A module's docstring, read from its file: trainers import torch."""
+    spec = find_spec(module)
+    assert spec is not None
+    assert spec.origin is not None
+    return ast.get_docstring(ast.parse(Path(spec.origin).read_text())) or ""
 
 
 def _shared_tables() -> dict[str, type[BaseModel]]:

@@ -8,7 +8,6 @@ recipe of the Q model is fixed, so that what was found on one recording can be t
 """
 
 import math
-import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from itertools import islice
@@ -18,20 +17,19 @@ from zlib import crc32
 
 import numpy as np
 import torch
-from pydantic import Field, FiniteFloat, model_validator
+from pydantic import FiniteFloat
 from tokenizers import Tokenizer
 
 from qguide.qnet.errors import ConfigError
-from qguide.qnet.records import NonEmpty, Row
+from qguide.qnet.records import Row
 from qguide.training.choosing.attempts import RecordedAttempt, family_of, read_attempts
 from qguide.training.choosing.choosers import rule_scores
-from qguide.training.choosing.features import Cut, ReadAttempt, candidates_of
+from qguide.training.choosing.features import ReadAttempt, candidates_of
 from qguide.training.choosing.figures import figures, task_means
-from qguide.training.choosing.folds import Earned, FoldDesign, measure
-from qguide.training.choosing.small_q import Training
+from qguide.training.choosing.folds import Earned, measure
+from qguide.training.choosing.options import ChooseRecordedConfig, Training
 from qguide.training.choosing.table import Table, table_of
 from qguide.training.data.runs import open_run, rows_at_once
-from qguide.training.recordings.formats.read import ReadingModels
 
 RECIPE: Final = "recorded-4"
 """Name of the features, the model and its training; changed whenever one of them is."""
@@ -39,63 +37,6 @@ RECIPE: Final = "recorded-4"
 
 CHOICES: Final = "choices.jsonl"
 _SHOWN_RULE: Final = "valid then majority"
-
-
-class ChooseRecordedConfig(ReadingModels, FoldDesign):
-    """Configuration of `qguide choose-recorded`, with its design and the options of reading.
-
-    Attributes:
-        source: recordings in a format that `qguide import` reads, what it wrote, or runs of
-            `recorded-groups`.
-        output: the run folder to write.
-        models: patterns of the names of the models whose attempts are taken.
-        families: patterns of models by family; any other model is of the family that its name's
-            first word says.
-        after: number of first actions that are equal in a state.
-        turns: turns of a candidate behind the state.
-        observed: a candidate's last answer may be read; then its attempt has to go on after it,
-            unless it is finished.
-        finished: choose among attempts that have ended, by their last `turns` turns. How long they
-            were is not read, so 1 reads the last action alone; shorter ones are left out.
-        answer: a regular expression that finds the answer in a last action, its first group if it
-            has one: equal answers are equal actions, and an action without one is not valid.
-        words: Q also reads what is said: topics, and what words and forms have earned in other
-            tasks. Without, it reads 74 numbers of each candidate alone.
-        tokenizer: a `tokenizer.json`, by whose tokens it is told what stopping attempts saves; None
-            counts characters.
-        steps: of a training, at most.
-        shown: tasks of which one group is written to `choices.jsonl`, for the page to show.
-        halves: also the figures of the tasks by which the recipe was not chosen: whose ids have an
-            odd CRC-32.
-    """
-
-    source: tuple[Path, ...] = Field(min_length=1)
-    output: Path
-    models: tuple[NonEmpty, ...] = Field(default=("*",), min_length=1)
-    families: Mapping[str, tuple[str, ...]] = Field(default_factory=dict)
-    after: int = Field(default=0, ge=0)
-    turns: int = Field(default=1, ge=1)
-    observed: bool = False
-    finished: bool = False
-    answer: re.Pattern[str] | None = None
-    words: bool = True
-    tokenizer: Path | None = None
-    steps: int = Field(default=Training().steps, ge=1)
-    shown: int = Field(default=200, ge=0)
-    halves: bool = False
-
-    @property
-    def cut(self) -> Cut:
-        """The cut of attempts."""
-        return Cut(self.after, self.turns, self.observed, self.finished, self.answer)
-
-    @model_validator(mode="after")
-    def _fields_agree(self) -> "ChooseRecordedConfig":
-        if self.finished and self.after:
-            raise ValueError(f"after = {self.after} is of attempts that go on; leave it out with finished")
-        if len(set(self.trainings)) < len(self.trainings):
-            raise ValueError(f"trainings {self.trainings} has a seed twice; name different ones")
-        return self
 
 
 class ChosenRow(Row):

@@ -15,11 +15,9 @@ from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import Field
 from scipy.special import expit
 
 from qguide.qnet.errors import ConfigError
-from qguide.qnet.records import NonEmpty
 from qguide.training.choosing.choosers import (
     KNOWING,
     STOPPING,
@@ -35,42 +33,12 @@ from qguide.training.choosing.choosers import (
     valid_first,
     written_until_decided,
 )
-from qguide.training.choosing.small_q import Training, credits_of, train_small_q
+from qguide.training.choosing.options import FoldDesign, Training
+from qguide.training.choosing.small_q import credits_of, train_small_q
 from qguide.training.choosing.table import Floats, Ints, Table, draw_groups
-from qguide.training.options import JobOptions
 
 _PARTS: Final = 5
 _MEMBERS: Final = 5
-
-
-class FoldDesign(JobOptions):
-    """Design of a measurement.
-
-    Attributes:
-        candidates: number of candidates to choose among.
-        draws: groups drawn of each state.
-        task_folds: folds of tasks; Q models choose in one and learn from the others.
-        by_section: folds are of whole databases, sets or categories (a task's id without its
-            number).
-        family_folds: more than 1 lets Q models choose among candidates of families that they have
-            not learned from.
-        trainings: a seed for each training.
-        training_draws: groups drawn of each state to learn from.
-        training_tasks: most tasks that a Q model learns from, for learning curves.
-        learned_in, judged_in: patterns of the sections (a task's id without its number) that Q
-            models learn from, and that they choose in; different ones tell what transfers.
-    """
-
-    candidates: int = Field(default=5, ge=2)
-    draws: int = Field(default=20, ge=1)
-    task_folds: int = Field(default=5, ge=2)
-    by_section: bool = False
-    family_folds: int = Field(default=1, ge=1)
-    trainings: tuple[int, ...] = Field(default=(0, 1, 2), min_length=1)
-    training_draws: int = Field(default=20, ge=1)
-    training_tasks: int | None = Field(default=None, ge=5)
-    learned_in: tuple[NonEmpty, ...] = Field(default=("*",), min_length=1)
-    judged_in: tuple[NonEmpty, ...] = Field(default=("*",), min_length=1)
 
 
 @dataclass(slots=True)

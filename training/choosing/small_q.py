@@ -19,32 +19,13 @@ from scipy.sparse.linalg import lsmr
 from torch import Tensor, nn
 from torch.nn import functional
 
+from qguide.training.choosing.options import Training
 from qguide.training.choosing.table import Floats, Ints, Table, group_numbers
 
 _DAMP: Final = 10**0.5
 """Root of the ridge's penalty, as lsmr takes it."""
 _ITERATIONS: Final = 10
 _PARTS: Final = 5
-
-
-@dataclass(frozen=True, slots=True)
-class Training:
-    """Hyperparameters.
-
-    Attributes:
-        hidden: units of each of two layers.
-        ranking: weight of the softmax over a group.
-        patience: looks, one every 25 steps, without a lower loss on held-back tasks.
-    """
-
-    hidden: int = 64
-    dropout: float = 0.5
-    ranking: float = 0.5
-    decay: float = 0.02
-    lr: float = 5e-3
-    steps: int = 400
-    batch: int = 128
-    patience: int = 4
 
 
 class SmallQ(nn.Module):

@@ -15,10 +15,9 @@ What it learns from makes it one of the papers' baselines (training/configs/alfw
 import random
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import NamedTuple, Self
+from typing import NamedTuple
 
 import torch
-from pydantic import Field, model_validator
 from torch import Tensor
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
@@ -31,15 +30,16 @@ from qguide.qnet.models.manifest import Manifest
 from qguide.qnet.models.text_model import load_causal_lm
 from qguide.qnet.rendering.renderer import Renderer
 from qguide.qnet.types import Message
-from qguide.training.data.augmentation import Augmentation, build_augmenter
+from qguide.training.data.augmentation import build_augmenter
 from qguide.training.data.trajectories import Trajectory, read_trajectories
 from qguide.training.licence.assessment import Assessment
 from qguide.training.optimization.accelerator import awaits_weights
-from qguide.training.optimization.objective import Loss, Objective, TrainingConfig
+from qguide.training.optimization.objective import Loss, Objective, save_policy
 from qguide.training.optimization.padded_batches import Sequence1D, pad_column, pad_ids, padded_tokens, plan_epochs
 from qguide.training.optimization.trainer import train
+from qguide.training.policy_training.options import SftConfig
 from qguide.training.rollouts.models import weights_sha256
-from qguide.training.small_models import Architecture, build_llama, train_tokenizer
+from qguide.training.small_models import build_llama, train_tokenizer
 
 
 class Demonstration(NamedTuple):
@@ -92,42 +92,6 @@ def _weight(episode: Trajectory) -> float:
     return episode.reward
 
 
-class SftConfig(TrainingConfig):
-    """Configuration of `qguide sft`.
-
-    Attributes:
-        trajectories: run folders of `collect` (or of finished episodes).
-        distinct: leave out an episode whose actions are those of an earlier one of the same task.
-        reward_weighted: weight an episode's tokens by its outcome reward, which must not be
-            negative (AgentEvol).
-        base: a Hugging Face causal LM, folder or hub name; None trains `architecture` from scratch.
-        architecture: sizes of a model that is trained from scratch.
-        observation_weight: loss weight of observation tokens; the papers' is 0. A small weight
-            helps a model that is trained from scratch to learn the environment's language.
-        augmentation: consistent renaming of each episode, drawn anew in each epoch.
-        max_length: maximum number of tokens of an episode; longer ones are left out.
-    """
-
-    trajectories: tuple[Path, ...]
-    name: str = "policy"
-    distinct: bool = False
-    reward_weighted: bool = False
-    base: Path | None = None
-    architecture: Architecture = Architecture()
-    observation_weight: float = Field(default=0.0, ge=0)
-    augmentation: Augmentation = Augmentation()
-    max_length: int = Field(default=4096, ge=32)
-
-    @model_validator(mode="after")
-    def _adapters_have_a_base(self) -> Self:
-        if self.optimization.lora and self.base is None:
-            raise ValueError(
-                f"optimization.lora has rank {self.optimization.lora.rank}, but there is no base, "
-                "and adapters beside random weights learn little; name a base, or leave lora out"
-            )
-        return self
-
-
 def run_sft(config: SftConfig) -> Manifest:
     """Train and write the policy checkpoint to `config.output / "checkpoint"`."""
     weights = {"base_sha256": weights_sha256(config.base)} if config.base else {}
@@ -176,8 +140,8 @@ class SftObjective(Objective[PreTrainedModel]):
     def save(self, model: PreTrainedModel, figures: Mapping[str, float], assessed: Assessment) -> Manifest:
         """See `Objective`."""
         config = self._config
-        return config.save_policy(
-            model, self._tokenizer, trunk=config.base, data=config.trajectories, metrics=self._counts
+        return save_policy(
+            config, model, self._tokenizer, trunk=config.base, data=config.trajectories, metrics=self._counts
         )
 
 

@@ -9,7 +9,6 @@ pairs of episodes trajectory-level DPO (equation 7). Pairs of `ipr` with `mixtur
 """
 
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 
 import torch
 from torch import Tensor
@@ -28,20 +27,19 @@ from qguide.training.licence.assessment import Assessment, assess
 from qguide.training.licence.domain import fit_domain, salt_of
 from qguide.training.licence.verdict import judged_by_the_rest
 from qguide.training.optimization.adapters import hold_frozen
-from qguide.training.optimization.objective import Loss, Objective, TrainingConfig, sha256_of_trunk
-from qguide.training.optimization.options import DpoOptimization
+from qguide.training.optimization.objective import Loss, Objective, sha256_of_trunk
 from qguide.training.optimization.packed_replies import PackedReplies
 from qguide.training.optimization.padded_batches import plan_epochs
 from qguide.training.optimization.trainer import train
-from qguide.training.optimization.weight_average import Criterion
-from qguide.training.policy_training.dpo_loss import DpoLossOptions, PairWeights, implicit_q, pairs_loss, q_of_pairs
-from qguide.training.policy_training.examples import PairExamples, read_pair_examples, states_of_pairs
+from qguide.training.policy_training.dpo_loss import PairWeights, implicit_q, pairs_loss, q_of_pairs
+from qguide.training.policy_training.examples import read_pair_examples, states_of_pairs
 from qguide.training.policy_training.logprobs import (
     kept_logprobs,
     preference_figures,
     prepare_for_packing,
     reply_logprobs,
 )
+from qguide.training.policy_training.options import TrainDpoConfig
 from qguide.training.rollouts.models import weights_sha256
 
 Referenced = Sequence[tuple[PackedReplies, Tensor]]
@@ -88,28 +86,6 @@ def _margins(policy: PreTrainedModel, tree: PackedReplies, reference_R: Tensor, 
     chosen_P, rejected_P = q_of_pairs(reply_logprobs(policy, tree), reference_R, tree, beta=beta)
     margins: list[float] = (chosen_P - rejected_P).tolist()
     return margins
-
-
-class TrainDpoConfig(PairExamples, DpoLossOptions, TrainingConfig):
-    """Configuration of `qguide train-dpo`, with the fields of its examples and of its loss.
-
-    Attributes:
-        policy: folder of the policy to start from.
-        reference: folder of the reference policy; None is `policy`.
-        write_policy: also write the trained policy by itself, to `policy` beside `checkpoint`, as
-            the agent of the next iteration.
-        keep: the epoch whose weights are written: the "last", or the one with the highest
-            "spearman" or the lowest "regret_steps" on held-back decision groups.
-        optimization: options of the optimiser and the batches. StepQ has batches of 16 pairs; here
-            batches are counted in distinct tokens.
-    """
-
-    policy: Path
-    reference: Path | None = None
-    name: str = "implicit-q"
-    write_policy: bool = False
-    keep: Criterion = "last"
-    optimization: DpoOptimization = DpoOptimization()
 
 
 def run_train_dpo(config: TrainDpoConfig) -> Manifest:

@@ -25,10 +25,8 @@ temperatures count as if they were (ours), which weighs likely candidates more.
 from collections.abc import Sequence
 from pathlib import Path
 from statistics import fmean
-from typing import Literal
 
 import torch
-from pydantic import Field
 from torch import Tensor, nn
 
 from qguide.qnet.engine.kernels import upload
@@ -40,22 +38,12 @@ from qguide.qnet.models.manifest import Manifest
 from qguide.training.data.runs import RunFolder
 from qguide.training.optimization.adapters import hold_frozen
 from qguide.training.optimization.objective import Loss
-from qguide.training.optimization.options import PolicyOptimization
 from qguide.training.optimization.packed_replies import PackedReplies
 from qguide.training.optimization.trainer import train
-from qguide.training.options import JobOptions
-from qguide.training.policy_training.examples import GroupExamples, read_group_examples
-from qguide.training.policy_training.logprobs import (
-    ReplyObjective,
-    ReplyTraining,
-    kept_logprobs,
-    reply_logprobs,
-    validate_choices,
-)
+from qguide.training.policy_training.examples import read_group_examples
+from qguide.training.policy_training.logprobs import ReplyObjective, kept_logprobs, reply_logprobs, validate_choices
+from qguide.training.policy_training.options import GroupLossOptions, Normalization, TrainPolicyConfig
 from qguide.training.rollouts.models import weights_sha256
-
-Normalization = Literal["std", "none"]
-"""Divide advantages by the standard deviation of their group, or not (Dr. GRPO)."""
 
 _TIED = 1e-9
 
@@ -89,21 +77,6 @@ def divergence(policy_R: Tensor, reference_R: Tensor) -> Tensor:
     return (reference_R - policy_R).square() / 2
 
 
-class GroupLossOptions(JobOptions):
-    """Options of the loss.
-
-    Attributes:
-        clip: epsilon, the largest change of a reply's probability that is rewarded, as a share.
-        kl: beta, the strength of the tie to the reference; 0 has none.
-        normalization: divide advantages by the standard deviation of their group ("std", GRPO and
-            GiGPO), or not ("none", Dr. GRPO), so that costly choices count more.
-    """
-
-    clip: float = Field(default=0.2, gt=0, lt=1)
-    kl: float = Field(default=0.01, ge=0)
-    normalization: Normalization = "std"
-
-
 def groups_loss(
     policy_R: Tensor, old_R: Tensor, reference_R: Tensor, packed: PackedReplies, *, options: GroupLossOptions
 ) -> Loss:
@@ -125,18 +98,6 @@ def groups_loss(
         reference_R = upload(reference_R, device)[replies_R]
         loss_R = loss_R + options.kl * divergence(own_R, reference_R)
     return Loss((upload(draws, device) * loss_R).sum(), float(sum(draws)))
-
-
-class TrainPolicyConfig(GroupExamples, GroupLossOptions, ReplyTraining):
-    """Configuration of `qguide train-policy`, with the fields of its examples and of its loss.
-
-    Attributes:
-        policy: folder of the policy to start from, which drew the groups.
-        reference: folder of the policy to stay close to; None is `policy`.
-    """
-
-    reference: Path | None = None
-    optimization: PolicyOptimization = PolicyOptimization()
 
 
 def run_train_policy(config: TrainPolicyConfig) -> Manifest:

@@ -12,11 +12,8 @@ trees tell the licence of Q alone. Its domain is that of the states that were tr
 
 from collections.abc import Mapping, Sequence
 from itertools import islice
-from pathlib import Path
-from typing import Self
 
 import torch
-from pydantic import Field, model_validator
 
 from qguide.qnet.engine.tree_attention import use_block_masks
 from qguide.qnet.errors import ConfigError
@@ -24,9 +21,7 @@ from qguide.qnet.models.checkpoint import save_checkpoint
 from qguide.qnet.models.hub import model_folder
 from qguide.qnet.models.loading import load_renderer
 from qguide.qnet.models.manifest import Licence, Manifest
-from qguide.qnet.models.match_features import HeadFeatures
 from qguide.qnet.models.qnet import QNet
-from qguide.qnet.models.qnet_config import DEFAULT_RANGE, PAPER_HEAD_WIDTH, HeadKind
 from qguide.qnet.records import TreeRow
 from qguide.training.data.left_out import left_out_of
 from qguide.training.data.records import labelled_tree
@@ -35,85 +30,16 @@ from qguide.training.licence.assessment import Assessment, assess
 from qguide.training.licence.domain import fit_domain, salt_of
 from qguide.training.licence.verdict import judged_by_the_rest
 from qguide.training.optimization.accelerator import awaits_weights
-from qguide.training.optimization.objective import Loss, Objective, TrainingConfig, sha256_of_trunk
-from qguide.training.optimization.options import QNetOptimization
+from qguide.training.optimization.objective import Loss, Objective, sha256_of_trunk
 from qguide.training.optimization.padded_batches import plan_lengths
 from qguide.training.optimization.trainer import train
-from qguide.training.optimization.weight_average import Criterion
-from qguide.training.q_training.examples import Examples, Packing, read_examples
+from qguide.training.q_training.examples import Packing, read_examples
 from qguide.training.q_training.kept_lengths import keep_lengths, kept_lengths
-from qguide.training.q_training.loss_terms import QNetLossOptions
+from qguide.training.q_training.options import TrainQNetConfig
 from qguide.training.q_training.packed_rows import PackedRows
 from qguide.training.q_training.qnet_loss import VocabularyLogits, loss_of_tree, output_embeddings, require_range
 from qguide.training.q_training.validation import require_packable, scored_choices, validate
 from qguide.training.rollouts.models import weights_sha256
-
-
-class TrainQNetConfig(Examples, QNetLossOptions, TrainingConfig):
-    """Configuration of `qguide train-qnet`, with the fields of its examples and of its loss.
-
-    Attributes:
-        trunk: the SFT policy's folder.
-        freeze_trunk: train the value head alone, and leave the trunk as it is.
-        head: "mlp" is the paper's value head. "linear" is one layer, so that `qguide export-model`
-            can write the Q model as a Hugging Face sequence classifier with one label.
-        head_width: width of the hidden layers of an "mlp".
-        head_features: "match-1" lets the value head read where a candidate's tokens occurred
-            before (`qguide.qnet.models.match_features`); "none" is the paper's head.
-        head_bins: 0 regresses Q, as in the paper. Otherwise Q is the mean of a distribution over
-            so many bins, trained by classification (HL-Gauss; 51 is a start).
-        head_range: lowest and highest edge of the bins.
-        keep: the epoch whose weights are written: the "last", or the one with the highest
-            "spearman" or the lowest "regret_steps" on held-back decision groups.
-    """
-
-    trunk: Path
-    name: str = "qnet"
-    freeze_trunk: bool = False
-    head: HeadKind = "mlp"
-    head_width: int = Field(default=PAPER_HEAD_WIDTH, ge=1)
-    head_features: HeadFeatures = "none"
-    head_bins: int = Field(default=0, ge=0)
-    head_range: tuple[float, float] = DEFAULT_RANGE
-    keep: Criterion = "last"
-    optimization: QNetOptimization = QNetOptimization()
-
-    @model_validator(mode="after")
-    def _train_qnet_fields_agree(self) -> Self:
-        for name, default in (("head_features", "none"), ("read_at", "action")):
-            if getattr(self, name) != default and self.loss_on != "last":
-                raise ValueError(
-                    f"loss_on is {self.loss_on!r}, but with {name} = {getattr(self, name)!r} only "
-                    "one token of an action has the label; set loss_on to 'last'"
-                )
-        if self.optimization.lora and self.freeze_trunk:
-            raise ValueError(
-                f"optimization.lora has rank {self.optimization.lora.rank}, which trains the trunk "
-                "by adapters, but freeze_trunk is true; leave one of them out"
-            )
-        low, high = self.head_range
-        if self.head_bins == 1 or not low < high:
-            raise ValueError(
-                f"head_bins is {self.head_bins} and head_range {low:g} to {high:g}; set head_bins "
-                "to 0, or to 2 or more with a range whose first edge is the lower one"
-            )
-        if self.head == "linear" and (self.head_features != "none" or self.head_bins):
-            raise ValueError(
-                f"head is 'linear', but head_features is {self.head_features!r} and head_bins "
-                f"{self.head_bins}; set them to 'none' and 0, or head to 'mlp'"
-            )
-        if self.models_world and self.freeze_trunk:
-            raise ValueError(
-                f"observation_weight is {self.observation_weight} and outcome_weight "
-                f"{self.outcome_weight}, which train the trunk, but freeze_trunk is true; set both "
-                "to 0, or freeze_trunk to false"
-            )
-        if self.outcome_weight and self.read_at == "observation":
-            raise ValueError(
-                f"outcome_weight is {self.outcome_weight}, which predicts the observation where Q "
-                "is read, but read_at is 'observation', which is after it; set outcome_weight to 0"
-            )
-        return self
 
 
 def run_train_qnet(config: TrainQNetConfig) -> Manifest:

@@ -12,7 +12,6 @@ from transformers import PreTrainedModel
 from transformers.pytorch_utils import Conv1D
 
 from qguide.qnet.errors import ConfigError
-from qguide.qnet.models.manifest import MergedLora
 from qguide.qnet.models.qnet import QNet
 from qguide.training.optimization.options import Lora, Optimization
 
@@ -71,11 +70,6 @@ def merged(model: Model) -> Model:
         model.set_submodule(name, layer.get_base_layer())
     del model.base_model.peft_config
     return model
-
-
-def merged_lora(options: Lora | None) -> MergedLora | None:
-    """The manifest's entry for merged adapters."""
-    return MergedLora(rank=options.rank, alpha=options.alpha) if options else None
 
 
 def linear_layers(trunk: PreTrainedModel, options: Lora) -> dict[str, nn.Linear | Conv1D]:

@@ -10,71 +10,35 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence, Sized
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar, Generic, TypeVar
+from typing import ClassVar, Generic, TypeVar
 
 import torch
 from torch import Tensor, nn
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from qguide.qnet.models.checkpoint import save_checkpoint
-from qguide.qnet.models.hub import hub_name
 from qguide.qnet.models.manifest import Manifest, sha256_of
-from qguide.training.data.row_files import sha256_of_rows
 from qguide.training.environments.registry import task_markers_of
 from qguide.training.licence.assessment import Assessment
-from qguide.training.optimization.adapters import merged_lora
-from qguide.training.optimization.options import Optimization
+from qguide.training.optimization.options import Criterion, TrainingConfig
 from qguide.training.optimization.padded_batches import Epoch
-from qguide.training.optimization.weight_average import Criterion
-from qguide.training.options import JobOptions
 
 Model = TypeVar("Model", bound=nn.Module)
 
 
-class TrainingConfig(JobOptions):
-    """Configuration that all trainings share.
-
-    Attributes:
-        output: the run folder to write or resume.
-        name: of the model that is written.
-        environment: name of the environment that the model is for.
-        optimization: options of the optimizer and the batches.
-        seed: of the weights and of the order of batches.
-    """
-
-    output: Path
-    name: str
-    environment: str = ""
-    optimization: Optimization = Optimization()
-    seed: int = 0
-
-    def manifest(
-        self, *, trunk: Path | None, data: Iterable[Path], metrics: Mapping[str, float], **sections: Any
-    ) -> Manifest:
-        """The manifest of the model that this training writes."""
-        return Manifest(
-            name=self.name,
-            environment=self.environment,
-            trunk=hub_name(trunk) if trunk else "",
-            data_sha256=sha256_of_rows(data),
-            lora=merged_lora(self.optimization.lora),
-            metrics=dict(metrics),
-            **sections,
-        )
-
-    def save_policy(
-        self,
-        model: PreTrainedModel,
-        tokenizer: PreTrainedTokenizerBase,
-        *,
-        trunk: Path | None,
-        data: Iterable[Path],
-        metrics: Mapping[str, float],
-    ) -> Manifest:
-        """Write a policy that was trained, as the checkpoint of the run; see `manifest`."""
-        markers = task_markers_of(self.environment)
-        manifest = self.manifest(kind="policy", trunk=trunk, data=data, metrics=metrics, task_markers=markers)
-        return save_checkpoint(self.output / "checkpoint", model=model, tokenizer=tokenizer, manifest=manifest)
+def save_policy(
+    config: TrainingConfig,
+    model: PreTrainedModel,
+    tokenizer: PreTrainedTokenizerBase,
+    *,
+    trunk: Path | None,
+    data: Iterable[Path],
+    metrics: Mapping[str, float],
+) -> Manifest:
+    """Write a policy that was trained, as the checkpoint of the run; see `TrainingConfig.manifest`."""
+    markers = task_markers_of(config.environment)
+    manifest = config.manifest(kind="policy", trunk=trunk, data=data, metrics=metrics, task_markers=markers)
+    return save_checkpoint(config.output / "checkpoint", model=model, tokenizer=tokenizer, manifest=manifest)
 
 
 def sha256_of_trunk(trunk: Path) -> str:

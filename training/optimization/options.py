@@ -1,9 +1,14 @@
 """Options of the optimizer, the batches and the hardware, which every training job has."""
 
-from typing import Literal, Self
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any, Literal, Self
 
 from pydantic import Field, model_validator
 
+from qguide.qnet.models.hub import hub_name
+from qguide.qnet.models.manifest import Manifest, MergedLora
+from qguide.training.data.row_files import sha256_of_rows
 from qguide.training.options import JobOptions
 
 Tracker = Literal["tensorboard", "wandb"]
@@ -118,3 +123,43 @@ class DpoOptimization(Optimization):
 
     warmup_ratio: float = Field(default=0.1, ge=0, le=1)
     epochs: int = Field(default=1, ge=1)
+
+
+LossOn = Literal["all", "action", "last"]
+ReadAt = Literal["action", "observation"]
+"""Q is read at the action's last token, or after the observation that followed it."""
+
+Criterion = Literal["last", "spearman", "regret_steps"]
+
+
+class TrainingConfig(JobOptions):
+    """Configuration that all trainings share.
+
+    Attributes:
+        output: the run folder to write or resume.
+        name: of the model that is written.
+        environment: name of the environment that the model is for.
+        optimization: options of the optimizer and the batches.
+        seed: of the weights and of the order of batches.
+    """
+
+    output: Path
+    name: str
+    environment: str = ""
+    optimization: Optimization = Optimization()
+    seed: int = 0
+
+    def manifest(
+        self, *, trunk: Path | None, data: Iterable[Path], metrics: Mapping[str, float], **sections: Any
+    ) -> Manifest:
+        """The manifest of the model that this training writes."""
+        lora = self.optimization.lora
+        return Manifest(
+            name=self.name,
+            environment=self.environment,
+            trunk=hub_name(trunk) if trunk else "",
+            data_sha256=sha256_of_rows(data),
+            lora=lora and MergedLora(rank=lora.rank, alpha=lora.alpha),
+            metrics=dict(metrics),
+            **sections,
+        )

@@ -13,7 +13,8 @@ from qguide.qnet.records import TreeRow
 from qguide.qnet.rendering.renderer import RenderedEpisode, Renderer
 from qguide.training.algorithms.choice_quality import PlacedChoice
 from qguide.training.data.decision_groups import GroupDecision, GroupLabels, choices_of, decisions_of
-from qguide.training.optimization.packed_trees import Framing, PackedTree, QPlace, ReadAt
+from qguide.training.optimization.options import ReadAt
+from qguide.training.optimization.packed_trees import Framing, PackedTree, QPlace
 
 
 def pack_groups(

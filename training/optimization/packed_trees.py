@@ -9,7 +9,7 @@ from array import array
 from collections import defaultdict
 from collections.abc import Iterable, MutableSequence, Sequence
 from dataclasses import dataclass, field
-from typing import Literal, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -25,8 +25,7 @@ from qguide.training.algorithms.backups import LabelledPath, labelled_paths, lab
 from qguide.training.algorithms.choice_quality import PlacedChoice
 from qguide.training.data.records import LabelledTree
 from qguide.training.data.siblings import sibling_choices
-
-LossOn = Literal["all", "action", "last"]
+from qguide.training.optimization.options import LossOn, ReadAt
 
 
 def regression_columns(
@@ -76,10 +75,6 @@ class QPlace:
 
 Pair = tuple[QPlace, QPlace]
 """(better, worse) actions of the same state."""
-
-
-ReadAt = Literal["action", "observation"]
-"""Q is read at the action's last token, or after the observation that followed it."""
 
 
 @dataclass(frozen=True, slots=True)

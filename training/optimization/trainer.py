@@ -34,9 +34,9 @@ from qguide.training.optimization.launch import (
     in_processes,
     sum_gradients,
 )
-from qguide.training.optimization.objective import Model, Objective, TrainingConfig
+from qguide.training.optimization.objective import Model, Objective
 from qguide.training.optimization.optimizers import build_optimizers, cosine_with_warmup
-from qguide.training.optimization.options import Optimization
+from qguide.training.optimization.options import Optimization, TrainingConfig
 from qguide.training.optimization.training_state import TrainingState
 from qguide.training.optimization.weight_average import BestWeights, WeightAverage
 

@@ -12,13 +12,13 @@ import json
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, Final, Literal
+from typing import Any, Final
 
 import torch
 from torch import Tensor, nn
 from torch.distributed.tensor import DTensor, distribute_tensor
 
-Criterion = Literal["last", "spearman", "regret_steps"]
+from qguide.training.optimization.options import Criterion
 
 WEIGHTS: Final = "best_weights.pt"
 FIGURES: Final = "best_figures.json"

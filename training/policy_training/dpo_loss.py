@@ -10,18 +10,16 @@ observations do not count. At the level of trajectories a is all replies of an e
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Literal, Self, get_args
+from typing import Self
 
-from pydantic import Field, model_validator
 from torch import Tensor
 from torch.nn.functional import logsigmoid
 
 from qguide.qnet.engine.kernels import upload
-from qguide.qnet.models.implicit_q import PAPER_BETA
 from qguide.training.data.preferences import Level
 from qguide.training.optimization.objective import Loss
 from qguide.training.optimization.packed_replies import PackedReplies
-from qguide.training.options import JobOptions
+from qguide.training.policy_training.options import DpoLossOptions
 
 
 def implicit_q(policy_logprob: Tensor, reference_logprob: Tensor, *, beta: float) -> Tensor:
@@ -38,53 +36,6 @@ def implicit_q(policy_logprob: Tensor, reference_logprob: Tensor, *, beta: float
 def dpo_loss(chosen_q: Tensor, rejected_q: Tensor) -> Tensor:
     """Loss of each pair: (P,) and (P,) to (P,); log 2 where the Q-values are equal."""
     return -logsigmoid(chosen_q - rejected_q)
-
-
-Mixture = Literal["pairs", "levels"]
-"""One mean over all pairs, or the sum of each level's own mean."""
-
-
-class LevelWeights(JobOptions):
-    """Weights of a pair's loss by its level.
-
-    Attributes:
-        step: weight of pairs of actions.
-        suffix: weight of pairs of everything from a step on (IPR's step-DPO, equation 8).
-        trajectory: weight of pairs of episodes.
-        sft: weight of -log pi of the chosen trajectories, which IPR adds (equation 9).
-
-    0 leaves out a term of the mixture "levels".
-    """
-
-    step: float = Field(default=1.0, ge=0)
-    suffix: float = Field(default=1.0, ge=0)
-    trajectory: float = Field(default=1.0, ge=0)
-    sft: float = Field(default=0.0, ge=0)
-
-
-class DpoLossOptions(JobOptions):
-    """Options of the loss.
-
-    Attributes:
-        beta: strength of the tie to the reference; the Q model is served with the same value.
-        weights: weights of the levels.
-        mixture: "pairs" is the weighted mean over all pairs; "levels" adds up the mean of each
-            level, as IPR does (equation 10), so that the level with more pairs counts no more.
-    """
-
-    beta: float = Field(default=PAPER_BETA, gt=0)
-    weights: LevelWeights = LevelWeights()
-    mixture: Mixture = "pairs"
-
-    @model_validator(mode="after")
-    def _batches_weigh_something(self) -> Self:
-        zeros = [level for level in get_args(Level) if not getattr(self.weights, level)]
-        if zeros and self.mixture == "pairs":
-            raise ValueError(
-                f'weights.{zeros[0]} is 0, and with mixture = "pairs" a batch of such pairs has no '
-                'mean; use mixture = "levels", or leave those pairs out'
-            )
-        return self
 
 
 @dataclass(frozen=True, slots=True)

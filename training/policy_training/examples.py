@@ -1,6 +1,5 @@
 """Training examples of policies: preference pairs or decision groups, and what is held back."""
 
-import random
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -8,78 +7,15 @@ from functools import partial
 from itertools import chain
 from pathlib import Path
 
-from pydantic import Field
-
 from qguide.qnet.errors import ConfigError
 from qguide.qnet.records import TreeRow
 from qguide.qnet.rendering.renderer import Renderer
 from qguide.qnet.types import History
-from qguide.training.data.decision_groups import GroupLabels, read_groups
+from qguide.training.data.decision_groups import read_groups
 from qguide.training.data.preferences import PreferenceRow
 from qguide.training.data.runs import read_rows
 from qguide.training.optimization.packed_replies import PackedReplies, add_pair, pack_candidates
-from qguide.training.options import JobOptions
-
-
-class ReplyExamples(JobOptions):
-    """Options for the packing of replies, and for what is held back.
-
-    Attributes:
-        held_back_groups: run folders of `groups` used for validation only, in addition to the
-            held-back tasks of what is trained on.
-        group_labels: how the value of a candidate is computed from what came of it.
-        max_length: longest path in tokens.
-        validation_fraction: share of tasks held back.
-    """
-
-    held_back_groups: tuple[Path, ...] = ()
-    group_labels: GroupLabels = GroupLabels()
-    max_length: int = Field(default=4096, ge=32)
-    validation_fraction: float = Field(default=0.05, ge=0, lt=1)
-
-    def held_back_of(self, tasks: Iterable[str], *, seed: int) -> list[str]:
-        """The tasks that are held back, in the order in which they were drawn."""
-        order = sorted(tasks)
-        random.Random(seed).shuffle(order)
-        return order[: round(len(order) * self.validation_fraction)]
-
-    def packed(
-        self, renderer: Renderer, rows: Iterable[TreeRow], *, max_tokens: int, tied: bool = True
-    ) -> list[PackedReplies]:
-        """The groups as packed rows; `tied` keeps states whose candidates have one value."""
-        return [
-            tree
-            for row in rows
-            for tree in pack_candidates(
-                renderer, row, self.group_labels, max_length=self.max_length, max_tokens=max_tokens, tied=tied
-            )
-        ]
-
-
-class PairExamples(ReplyExamples):
-    """Options for examples that are preference pairs.
-
-    Attributes:
-        pairs: run folders of `pairs`, `rro` or `ipr`.
-        held_back_pairs: run folders of `pairs` used for validation only, in addition to the
-            held-back tasks of `pairs`.
-        other_pairs: run folders of pairs from another source, such as another policy, whose
-            accuracy is reported separately, as out of distribution.
-    """
-
-    pairs: tuple[Path, ...] = Field(min_length=1)
-    held_back_pairs: tuple[Path, ...] = ()
-    other_pairs: tuple[Path, ...] = ()
-
-
-class GroupExamples(ReplyExamples):
-    """Options for examples that are decision groups.
-
-    Attributes:
-        groups: run folders of `groups`, drawn by the policy that is trained.
-    """
-
-    groups: tuple[Path, ...] = Field(min_length=1)
+from qguide.training.policy_training.options import GroupExamples, PairExamples, ReplyExamples
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,7 +54,7 @@ def read_pair_examples(examples: PairExamples, renderer: Renderer, *, max_tokens
         training=training,
         held_back=[*chain(*(tasks[task] for task in sorted(kept)), *held_back.values())],
         others=[*chain(*others.values())],
-        groups=examples.packed(renderer, chain(*groups.values()), max_tokens=max_tokens),
+        groups=_packed_groups(examples, renderer, chain(*groups.values()), max_tokens=max_tokens),
     )
 
 
@@ -155,7 +91,7 @@ def read_group_examples(
     refuse_overlap(tasks, held_back, "held_back_groups")
     kept = examples.held_back_of(tasks, seed=seed)
     held_back |= {task: tasks.pop(task) for task in kept}
-    packed = partial(examples.packed, renderer, max_tokens=max_tokens)
+    packed = partial(_packed_groups, examples, renderer, max_tokens=max_tokens)
     training = packed(chain(*tasks.values()), tied=False)
     if not training:
         raise ConfigError(
@@ -164,6 +100,19 @@ def read_group_examples(
             "by more roll-outs, or raise max_length"
         )
     return training, packed(chain(*held_back.values()))
+
+
+def _packed_groups(
+    examples: ReplyExamples, renderer: Renderer, rows: Iterable[TreeRow], *, max_tokens: int, tied: bool = True
+) -> list[PackedReplies]:
+    """The groups as packed rows; `tied` keeps states whose candidates have one value."""
+    return [
+        tree
+        for row in rows
+        for tree in pack_candidates(
+            renderer, row, examples.group_labels, max_length=examples.max_length, max_tokens=max_tokens, tied=tied
+        )
+    ]
 
 
 def _groups(folders: Sequence[Path]) -> dict[str, list[TreeRow]]:

@@ -21,25 +21,11 @@ from qguide.qnet.models.implicit_q import token_logprobs
 from qguide.qnet.models.manifest import Manifest
 from qguide.training.algorithms.choice_quality import ScoredChoice, choice_quality
 from qguide.training.licence.assessment import Assessment
-from qguide.training.optimization.objective import Objective, TrainingConfig
+from qguide.training.optimization.objective import Objective, save_policy
 from qguide.training.optimization.packed_replies import PackedReplies, ReplyPath
 from qguide.training.optimization.padded_batches import plan_epochs
-from qguide.training.optimization.weight_average import Criterion
+from qguide.training.policy_training.options import ReplyTraining
 from qguide.training.q_training.validation import require_same, two_branches
-
-
-class ReplyTraining(TrainingConfig):
-    """Configuration of a policy's training on replies.
-
-    Attributes:
-        policy: folder of the policy to start from.
-        keep: the epoch whose weights are written: the "last", or the one with the highest
-            "spearman" or the lowest "regret_steps" on held-back decision groups.
-    """
-
-    policy: Path
-    name: str = "policy"
-    keep: Criterion = "last"
 
 
 class ReplyObjective(Objective[PreTrainedModel]):
@@ -65,8 +51,13 @@ class ReplyObjective(Objective[PreTrainedModel]):
 
     def save(self, model: PreTrainedModel, figures: Mapping[str, float], assessed: Assessment) -> Manifest:
         """See `Objective`."""
-        return self._training.save_policy(
-            model, self.renderer.tokenizer, trunk=self._training.policy, data=self._data, metrics=figures
+        return save_policy(
+            self._training,
+            model,
+            self.renderer.tokenizer,
+            trunk=self._training.policy,
+            data=self._data,
+            metrics=figures,
         )
 
 

@@ -16,39 +16,23 @@ the next round's candidates with.
 """
 
 import torch
-from pydantic import Field
 from torch import Tensor
 from torch.nn.functional import logsigmoid
 
 from qguide.qnet.engine.kernels import upload
 from qguide.qnet.models.manifest import Manifest
 from qguide.training.optimization.objective import Loss
-from qguide.training.optimization.options import DpoOptimization
 from qguide.training.optimization.packed_replies import PackedReplies
 from qguide.training.optimization.trainer import train
-from qguide.training.policy_training.examples import PairExamples, read_pair_examples
+from qguide.training.policy_training.examples import read_pair_examples
 from qguide.training.policy_training.logprobs import (
     ReplyObjective,
-    ReplyTraining,
     preference_figures,
     reply_logprobs,
     validate_choices,
 )
+from qguide.training.policy_training.options import TrainSimpoConfig
 from qguide.training.rollouts.models import weights_sha256
-
-
-class TrainSimpoConfig(PairExamples, ReplyTraining):
-    """Configuration of `qguide train-simpo`, with the fields of its examples.
-
-    Attributes:
-        beta: scale of the mean log-likelihood of a token.
-        margin: gamma, by which the chosen reward should exceed the rejected one; the paper finds
-            about half of beta best.
-    """
-
-    beta: float = Field(default=2.0, gt=0)
-    margin: float = Field(default=1.0, ge=0)
-    optimization: DpoOptimization = DpoOptimization()
 
 
 def run_train_simpo(config: TrainSimpoConfig) -> Manifest:

@@ -9,76 +9,20 @@ from itertools import islice
 from pathlib import Path
 from typing import Any, Final, Self
 
-from pydantic import Field
-
 from qguide.qnet.errors import ConfigError
 from qguide.qnet.records import ROOT_ID, TreeRow
 from qguide.qnet.rendering.renderer import Renderer
 from qguide.qnet.types import History, Message
 from qguide.training.algorithms.backups import labelled_paths
-from qguide.training.data.augmentation import Augmentation, Augmenter, build_augmenter
-from qguide.training.data.decision_groups import GroupLabels, decisions_of
+from qguide.training.data.augmentation import Augmenter, build_augmenter
+from qguide.training.data.decision_groups import decisions_of
 from qguide.training.data.records import LabelledTree, labelled_tree
 from qguide.training.data.row_files import Place, RowStore
 from qguide.training.optimization.packed_groups import pack_groups
-from qguide.training.optimization.packed_trees import Framing, LossOn, PackedTree, ReadAt, pack_tree
-from qguide.training.options import JobOptions
+from qguide.training.optimization.packed_trees import Framing, PackedTree, pack_tree
+from qguide.training.q_training.options import Examples
 from qguide.training.q_training.packed_rows import PackedEpoch, PackedRows, Renaming, StoredItems
 from qguide.training.trajectory import Step, observation_text, step_messages
-
-
-class Examples(JobOptions):
-    """Options for the examples and their packing.
-
-    Attributes:
-        labels: run folders of `label`.
-        groups: run folders of `groups`.
-        held_back_labels: run folders of `label` used for validation only, in addition to the
-            held-back tasks of `labels` and `groups`.
-        held_back_groups: likewise of `groups`.
-        group_labels: how a candidate's label is computed from its continuations.
-        read_at: position at which Q is read: the last token of the "action", as in the paper, or
-            after the "observation" that followed it. The latter is the value of the state that the
-            action led to, for agents that may try actions before they choose.
-        loss_on: token positions of an action that carry its label; `all` is the paper's.
-        min_label_margin: siblings whose labels differ by less do not form a pair.
-        constant_trees: also train on trees whose labels are all equal, as the paper does. Without
-            them (ours), the many zeros of a policy that mostly fails do not outweigh the contrasts.
-        unbranched_suffixes: also train on the actions after a path's last branching, as the paper
-            does. They have no siblings; without them (ours), the same training time covers more
-            actions that do.
-        max_length: longest path in tokens.
-        validation_fraction: share of tasks held back.
-        augmentation: consistent renaming of trees, drawn anew in each epoch; decision groups are
-            not renamed.
-    """
-
-    labels: tuple[Path, ...] = ()
-    groups: tuple[Path, ...] = ()
-    held_back_labels: tuple[Path, ...] = ()
-    held_back_groups: tuple[Path, ...] = ()
-    group_labels: GroupLabels = GroupLabels()
-    read_at: ReadAt = "action"
-    loss_on: LossOn = "all"
-    min_label_margin: float = Field(default=0.02, gt=0)
-    constant_trees: bool = True
-    unbranched_suffixes: bool = True
-    max_length: int = Field(default=4096, ge=32)
-    validation_fraction: float = Field(default=0.05, ge=0, lt=1)
-    augmentation: Augmentation = Augmentation()
-
-    @property
-    def unjudged(self) -> str:
-        """Reason why held-back examples did not judge what was trained on the others, and what would."""
-        if self.validation_fraction or self.held_back_labels or self.held_back_groups:
-            return (
-                "no state of a held-back task has two actions whose outcomes are known; hold back more with "
-                f"validation_fraction ({self.validation_fraction:g}), held_back_labels or held_back_groups"
-            )
-        return (
-            "no task was held back; hold back some with validation_fraction (0), or name others in held_back_labels "
-            "or held_back_groups"
-        )
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,54 +7,17 @@ pass may also learn to predict the answer (ours).
 """
 
 from collections.abc import Callable, Sequence
-from typing import Literal
 
 import torch
-from pydantic import Field
 from torch import Tensor
 from torch.nn.functional import cross_entropy, softplus
 
 from qguide.qnet.engine.kernels import upload
 from qguide.training.optimization.objective import Loss
 from qguide.training.optimization.packed_trees import PackedTree, Pair
-from qguide.training.options import JobOptions
+from qguide.training.q_training.options import QNetLossOptions, RankingLoss
 
-RankingLoss = Literal["order", "root", "regret"]
 _POWER: dict[RankingLoss, float] = {"order": 0.0, "root": 0.5, "regret": 1.0}
-
-
-class QNetLossOptions(JobOptions):
-    """Options of the loss.
-
-    Attributes:
-        ranking_weight: weight of softplus(-(Q(s, a) - Q(s, a')) / ranking_scale), summed over
-            sibling pairs with labels q(a) > q(a'). It is ours; 0 gives the paper's loss.
-        ranking_scale: difference in Q at which a pair counts as well separated.
-        ranking: weight of a pair, ((q(a) - q(a')) / ranking_scale) to the power of 0 ("order": all
-            pairs count alike, so Q learns which action is better more often), 1 ("regret": a pair
-            counts by its difference, so Q learns which is better on average) or 1/2 ("root").
-        progress_weight: weight of the squared error of Q(s_t, a_t) - Q(s_t-1, a_t-1) against the
-            same difference of the labels, in trees: AgentPRM's loss on progress beside that on
-            promise. 0 leaves it out.
-        observation_weight: weight of -log p for each token of the observation after every action
-            (0.05 is a start). It is ours; 0 gives the paper's loss. A labelled Q has weight 1.
-        outcome_weight: weight of -log p for the observation's first token, predicted at the
-            action's last token, where Q is read (0.5 is a start). It is ours; 0 gives the paper's
-            loss.
-    """
-
-    ranking_weight: float = Field(default=0.0, ge=0)
-    ranking_scale: float = Field(default=0.1, gt=0)
-    ranking: RankingLoss = "order"
-    # Not written while it is 0, so that trainings from before it can be resumed.
-    progress_weight: float = Field(default=0.0, ge=0, exclude_if=lambda weight: weight == 0)
-    observation_weight: float = Field(default=0.0, ge=0)
-    outcome_weight: float = Field(default=0.0, ge=0)
-
-    @property
-    def models_world(self) -> bool:
-        """True if the model also learns to predict observations."""
-        return self.observation_weight > 0 or self.outcome_weight > 0
 
 
 def tree_loss(q_T: Tensor, tree: PackedTree, objective: QNetLossOptions, *, error_T: Tensor | None = None) -> Loss:

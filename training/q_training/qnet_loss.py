@@ -14,7 +14,8 @@ from qguide.qnet.models.qnet import QNet
 from qguide.qnet.models.text_model import load_causal_lm
 from qguide.training.optimization.objective import Loss
 from qguide.training.optimization.packed_trees import PackedTree
-from qguide.training.q_training.loss_terms import QNetLossOptions, hl_gauss_error, tree_loss, world_loss
+from qguide.training.q_training.loss_terms import hl_gauss_error, tree_loss, world_loss
+from qguide.training.q_training.options import QNetLossOptions
 from qguide.training.q_training.validation import features_of_tree, hidden_of_tree
 
 VocabularyLogits = Callable[[Tensor], Tensor]

@@ -11,7 +11,7 @@ import torch
 from qguide.qnet.engine.packed_model import DEFAULT_CACHE_BYTES
 from qguide.qnet.models.checkpoint import LoadedImplicitQ, load_q_model, load_qnet
 from qguide.qnet.models.ensemble import save_ensemble
-from qguide.qnet.models.match_features import HeadFeatures
+from qguide.qnet.models.options import HeadFeatures
 from qguide.qnet.scoring.build import build_naive_scorer, build_shared_prefix_scorer
 from qguide.qnet.scoring.implicit_q import NaiveImplicitScorer, SharedPrefixImplicitScorer
 from qguide.qnet.scoring.value_head import NaiveScorer, SharedPrefixScorer

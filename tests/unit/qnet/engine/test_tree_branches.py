@@ -16,7 +16,7 @@ from qguide.training.optimization.accelerator import enable_gradient_checkpointi
 from qguide.training.optimization.packed_replies import PackedReplies, ReplyPath
 from qguide.training.optimization.packed_trees import PackedTree, QPlace
 from qguide.training.policy_training.logprobs import reply_logprobs
-from qguide.training.q_training.loss_terms import QNetLossOptions
+from qguide.training.q_training.options import QNetLossOptions
 from qguide.training.q_training.qnet_loss import loss_of_tree
 from qguide.training.q_training.validation import q_of_tree
 from tests.support.architectures import enliven, seeded, tiny_config, tiny_pair

@@ -10,9 +10,10 @@ from safetensors.torch import load_file, save_file
 
 from qguide.qnet.errors import CheckpointError
 from qguide.qnet.models.manifest import MANIFEST, sha256_of
-from qguide.qnet.models.match_features import MATCH_FEATURES, HeadFeatures
+from qguide.qnet.models.match_features import MATCH_FEATURES
+from qguide.qnet.models.options import HeadFeatures, HeadKind
 from qguide.qnet.models.qnet import ValueHead
-from qguide.qnet.models.qnet_config import HeadKind, QNetConfig
+from qguide.qnet.models.qnet_config import QNetConfig
 from qguide.qnet.models.remote_trunk import ArrayHead, head_shapes, load_remote_trunk
 from qguide.qnet.models.trunk_export import load_head
 from tests.support.tiny_models import save_policy, save_qnet

@@ -10,7 +10,8 @@ import pytest
 from qguide.qnet.errors import CheckpointError
 from qguide.qnet.models.loading import load_renderer
 from qguide.qnet.models.tokenizer_check import check_tokenizer
-from qguide.training.jobs.sft import SftConfig, build_model
+from qguide.training.jobs.sft import build_model
+from qguide.training.policy_training.options import SftConfig
 from tests.support.tiny_models import save_policy
 
 pytestmark = pytest.mark.server

@@ -3,8 +3,8 @@
 import pytest
 import torch
 
+from qguide.qnet.models.options import HeadKind
 from qguide.qnet.models.qnet import ValueHead
-from qguide.qnet.models.qnet_config import HeadKind
 
 
 @pytest.mark.parametrize(("kind", "bins"), [("mlp", 0), ("linear", 0), ("mlp", 9)])

@@ -5,7 +5,8 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from qguide.training.optimization.packed_trees import LossOn, regression_columns
+from qguide.training.optimization.options import LossOn
+from qguide.training.optimization.packed_trees import regression_columns
 
 labels = st.lists(st.one_of(st.none(), st.floats(0, 1)), min_size=1, max_size=5)
 

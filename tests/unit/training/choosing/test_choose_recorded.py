@@ -17,12 +17,12 @@ from qguide.training.choosing.attempts import read_attempts
 from qguide.training.choosing.choose_recorded import (
     CHOICES,
     ChoiceRow,
-    ChooseRecordedConfig,
     ChosenRow,
     run_choose_recorded,
     table_of_attempts,
 )
 from qguide.training.choosing.features import NAMES
+from qguide.training.choosing.options import ChooseRecordedConfig
 from qguide.training.data.runs import RunFolder, read_rows
 from qguide.training.jobs.import_episodes import ImportConfig, run_import
 from tests.support.recordings.llms import bfcl_clone, lacking, mint_episodes, right_call, right_text, wrong_number

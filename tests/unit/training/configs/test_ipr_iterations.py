@@ -7,7 +7,7 @@ import pytest
 from qguide.pipelines.config import load_pipeline
 from qguide.training.configs.job_files import load_config
 from qguide.training.jobs.ipr import IprConfig
-from qguide.training.jobs.train_dpo import TrainDpoConfig
+from qguide.training.policy_training.options import TrainDpoConfig
 from tests.support.serving import ROOT
 
 CONFIGS = ROOT / "training" / "configs"

@@ -9,9 +9,8 @@ from qguide.qnet.errors import ConfigError
 from qguide.training.configs.job_files import load_config
 from qguide.training.jobs.explore import ExploreConfig
 from qguide.training.jobs.label import LabelConfig
-from qguide.training.jobs.sft import SftConfig
-from qguide.training.jobs.train_dpo import TrainDpoConfig
-from qguide.training.jobs.train_qnet import TrainQNetConfig
+from qguide.training.policy_training.options import SftConfig, TrainDpoConfig
+from qguide.training.q_training.options import TrainQNetConfig
 
 
 class Inner(BaseModel):

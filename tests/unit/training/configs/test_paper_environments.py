@@ -11,7 +11,7 @@ from qguide.training.jobs.ipr import IprConfig
 from qguide.training.jobs.label import LabelConfig
 from qguide.training.jobs.pairs import PairsConfig
 from qguide.training.jobs.rro import RroConfig
-from qguide.training.jobs.train_dpo import TrainDpoConfig
+from qguide.training.policy_training.options import TrainDpoConfig
 from tests.support.serving import ROOT
 
 CONFIGS = ROOT / "training" / "configs"

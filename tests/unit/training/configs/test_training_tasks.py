@@ -27,10 +27,8 @@ from qguide.training.jobs.collect import CollectConfig
 from qguide.training.jobs.evaluate import EvaluateConfig
 from qguide.training.jobs.groups import GroupsConfig
 from qguide.training.jobs.label import LabelConfig
-from qguide.training.jobs.sft import SftConfig
-from qguide.training.jobs.train_dpo import TrainDpoConfig
-from qguide.training.jobs.train_policy import TrainPolicyConfig
-from qguide.training.jobs.train_qnet import TrainQNetConfig
+from qguide.training.policy_training.options import SftConfig, TrainDpoConfig, TrainPolicyConfig
+from qguide.training.q_training.options import TrainQNetConfig
 from tests.support.serving import ROOT
 
 CONFIGS = (ROOT / "training/configs", ROOT / "benchmarks/recorded/configs")

@@ -23,7 +23,7 @@ from qguide.training.data.task_trees import TaskTrees
 from qguide.training.jobs.export_data import ExportConfig, run_export_data
 from qguide.training.jobs.label import LabelConfig, run_label
 from qguide.training.jobs.pairs import PairsConfig, run_pairs
-from qguide.training.jobs.train_qnet import TrainQNetConfig
+from qguide.training.q_training.options import TrainQNetConfig
 
 ADDRESS = Path("memory://bucket")
 

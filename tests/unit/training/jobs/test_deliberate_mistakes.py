@@ -17,7 +17,8 @@ from qguide.training.environments.alfworld.bundle import AlfWorldConfig
 from qguide.training.jobs.collect import CollectConfig, run_collect
 from qguide.training.jobs.pairs import PairsConfig, run_pairs
 from qguide.training.optimization.packed_replies import PackedReplies, add_pair
-from qguide.training.policy_training.dpo_loss import DpoLossOptions, LevelWeights, PairWeights, pairs_loss
+from qguide.training.policy_training.dpo_loss import PairWeights, pairs_loss
+from qguide.training.policy_training.options import DpoLossOptions, LevelWeights
 
 
 @pytest.fixture(scope="module")

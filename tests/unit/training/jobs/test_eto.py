@@ -5,16 +5,17 @@ from pathlib import Path
 import pytest
 
 from qguide.qnet.models.checkpoint import load_policy
+from qguide.training.architecture import Architecture
 from qguide.training.data.preferences import PreferenceRow
 from qguide.training.data.runs import RunFolder, read_rows
 from qguide.training.data.trajectories import read_trajectories
 from qguide.training.environments.corridor import CorridorConfig
 from qguide.training.jobs.collect import CollectConfig, run_collect
 from qguide.training.jobs.pairs import PairsConfig, run_pairs
-from qguide.training.jobs.sft import SftConfig, run_sft
-from qguide.training.jobs.train_dpo import TrainDpoConfig, run_train_dpo
+from qguide.training.jobs.sft import run_sft
+from qguide.training.jobs.train_dpo import run_train_dpo
 from qguide.training.optimization.options import DpoOptimization, Optimization
-from qguide.training.small_models import Architecture
+from qguide.training.policy_training.options import SftConfig, TrainDpoConfig
 from tests.support.corridors import write_solutions
 from tests.unit.training.jobs.test_evaluate import QUIET, Wanderer
 

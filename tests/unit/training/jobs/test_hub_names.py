@@ -19,9 +19,12 @@ from tests.unit.training.jobs.test_train_dpo import pairs_of
 NAME = "tiny/policy"
 PROGRAM = """
 import json, sys
-from qguide.training.jobs.sft import SftConfig, run_sft
-from qguide.training.jobs.train_dpo import TrainDpoConfig, run_train_dpo
-from qguide.training.jobs.train_qnet import TrainQNetConfig, run_train_qnet
+from qguide.training.policy_training.options import SftConfig
+from qguide.training.jobs.sft import run_sft
+from qguide.training.policy_training.options import TrainDpoConfig
+from qguide.training.jobs.train_dpo import run_train_dpo
+from qguide.training.q_training.options import TrainQNetConfig
+from qguide.training.jobs.train_qnet import run_train_qnet
 
 JOBS = {
     "sft": (run_sft, SftConfig),

@@ -10,9 +10,9 @@ from typer.testing import CliRunner
 
 from qguide.cli import app
 from qguide.qnet.types import Message
+from qguide.training.architecture import Architecture
 from qguide.training.data.runs import JsonlWriter, open_run
 from qguide.training.data.trajectories import Trajectory
-from qguide.training.small_models import Architecture
 from tests.support.alone import run_forked
 from tests.support.serving import ROOT
 

@@ -18,8 +18,9 @@ from qguide.qnet.types import Message, ScoreRequest
 from qguide.training.data.preferences import PreferenceRow
 from qguide.training.data.runs import JsonlWriter, RunFolder, open_run, read_rows
 from qguide.training.jobs.pairs import PairsConfig, run_pairs
-from qguide.training.jobs.train_dpo import TrainDpoConfig, run_train_dpo
+from qguide.training.jobs.train_dpo import run_train_dpo
 from qguide.training.optimization.options import DpoOptimization, Lora
+from qguide.training.policy_training.options import TrainDpoConfig
 from tests.support.go_groups import groups_of
 from tests.support.tiny_models import save_policy
 

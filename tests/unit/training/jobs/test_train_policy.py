@@ -10,10 +10,11 @@ import torch
 import qguide.training.optimization.trainer as trainer
 from qguide.qnet.errors import ConfigError
 from qguide.qnet.models.checkpoint import load_policy
-from qguide.training.jobs.train_policy import TrainPolicyConfig, run_train_policy
+from qguide.training.jobs.train_policy import run_train_policy
 from qguide.training.optimization.options import PolicyOptimization
 from qguide.training.policy_training.examples import read_group_examples
 from qguide.training.policy_training.logprobs import validate_choices
+from qguide.training.policy_training.options import TrainPolicyConfig
 from qguide.training.rollouts.models import weights_sha256
 from tests.support.go_groups import groups_of
 from tests.support.tiny_models import save_policy

@@ -20,11 +20,12 @@ from qguide.qnet.types import Message, ScoreRequest
 from qguide.training.data.decision_groups import GroupLabels, read_groups
 from qguide.training.data.runs import RunFolder
 from qguide.training.jobs.sft import run_sft
-from qguide.training.jobs.train_qnet import TrainQNetConfig, run_train_qnet
+from qguide.training.jobs.train_qnet import run_train_qnet
 from qguide.training.optimization.options import Optimization, QNetOptimization
 from qguide.training.optimization.packed_groups import pack_groups
 from qguide.training.optimization.packed_trees import Framing
 from qguide.training.q_training.loss_terms import world_loss
+from qguide.training.q_training.options import TrainQNetConfig
 from qguide.training.q_training.qnet_loss import output_embeddings
 from qguide.training.q_training.validation import hidden_of_tree
 from qguide.training.rollouts.models import fitted_prior_of

@@ -12,9 +12,11 @@ from qguide.qnet.models.checkpoint import load_policy, load_qnet
 from qguide.qnet.models.manifest import MergedLora
 from qguide.qnet.types import Message, ToolCall
 from qguide.training.data.runs import RunFolder, open_run
-from qguide.training.jobs.sft import SftConfig, build_model, run_sft
-from qguide.training.jobs.train_qnet import TrainQNetConfig, run_train_qnet
+from qguide.training.jobs.sft import build_model, run_sft
+from qguide.training.jobs.train_qnet import run_train_qnet
 from qguide.training.optimization.options import Lora, Optimization, QNetOptimization
+from qguide.training.policy_training.options import SftConfig
+from qguide.training.q_training.options import TrainQNetConfig
 from tests.support.echo import TINY, episode, labels_in, sft_config, trajectories_in
 from tests.support.tiny_models import save_policy
 

@@ -24,10 +24,8 @@ from qguide.training.jobs.label import LabelConfig
 from qguide.training.jobs.pairs import PairsConfig
 from qguide.training.jobs.paraphrase import ParaphraseConfig
 from qguide.training.jobs.rro import RroConfig
-from qguide.training.jobs.sft import SftConfig
-from qguide.training.jobs.train_dpo import TrainDpoConfig
-from qguide.training.jobs.train_policy import TrainPolicyConfig
-from qguide.training.jobs.train_qnet import TrainQNetConfig
+from qguide.training.policy_training.options import SftConfig, TrainDpoConfig, TrainPolicyConfig
+from qguide.training.q_training.options import TrainQNetConfig
 from tests.support.decision_groups import candidate
 
 CONFIGS = Path(__file__).parents[4] / "training" / "configs" / "alfworld"

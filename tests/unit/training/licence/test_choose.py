@@ -11,12 +11,12 @@ from rich.console import Console
 from qguide.qnet.errors import ConfigError, HistoryTooLongError, RecordError
 from qguide.qnet.models.manifest import Manifest, read_manifest, replace_manifest
 from qguide.qnet.types import Message, ScoreRequest
+from qguide.training.architecture import Architecture
 from qguide.training.data.runs import JsonlWriter, open_run
 from qguide.training.jobs.learn import LearnConfig, run_learn
 from qguide.training.licence.choose import ChooseConfig, run_choose
 from qguide.training.licence.verdict import show_manifest
 from qguide.training.rollouts.models import Inference, build_scorer
-from qguide.training.small_models import Architecture
 from tests.support.decision_groups import candidate, groups_row
 from tests.support.echo import groups_in, labels_in
 from tests.support.tiny_models import save_features, save_policy, save_qnet

@@ -6,7 +6,8 @@ import pytest
 import torch
 from torch import nn
 
-from qguide.training.optimization.weight_average import BestWeights, Criterion
+from qguide.training.optimization.options import Criterion
+from qguide.training.optimization.weight_average import BestWeights
 
 
 def offer(best: BestWeights, model: nn.Linear, weight: float, **figures: float) -> None:

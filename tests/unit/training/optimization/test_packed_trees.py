@@ -17,10 +17,10 @@ from qguide.qnet.types import Message
 from qguide.training.algorithms.backups import label_tree, labelled_paths
 from qguide.training.algorithms.tree import merge_trees
 from qguide.training.data.records import LabelledTree
+from qguide.training.optimization.options import ReadAt
 from qguide.training.optimization.packed_trees import (
     PackedTree,
     QPlace,
-    ReadAt,
     pack_tree,
     sibling_pairs,
     without_unbranched_suffixes,

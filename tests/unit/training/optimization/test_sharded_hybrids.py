@@ -14,8 +14,10 @@ from torch.distributed.tensor.debug import _clear_sharding_prop_cache
 from qguide.qnet.engine import tree_branches
 from qguide.training.data.runs import JsonlWriter, RunFolder
 from qguide.training.jobs.pairs import PairsConfig, run_pairs
-from qguide.training.jobs.train_dpo import TrainDpoConfig, run_train_dpo
-from qguide.training.jobs.train_qnet import TrainQNetConfig, run_train_qnet
+from qguide.training.jobs.train_dpo import run_train_dpo
+from qguide.training.jobs.train_qnet import run_train_qnet
+from qguide.training.policy_training.options import TrainDpoConfig
+from qguide.training.q_training.options import TrainQNetConfig
 from tests.support.decision_groups import candidate, groups_row
 from tests.support.tiny_models import save_policy
 from tests.support.trainings import FSDP_LAUNCHED, build_sharded

@@ -9,7 +9,8 @@ from torch import Tensor
 
 from qguide.training.data.preferences import Level
 from qguide.training.optimization.packed_replies import PackedPair, PackedReplies
-from qguide.training.policy_training.dpo_loss import DpoLossOptions, LevelWeights, PairWeights, pairs_loss
+from qguide.training.policy_training.dpo_loss import PairWeights, pairs_loss
+from qguide.training.policy_training.options import DpoLossOptions, LevelWeights
 
 # Log-probabilities of six replies under the policy and under its reference.
 POLICY = torch.tensor([-2.0, -4.0, -1.0, -3.0, -6.0, -5.0])

@@ -5,8 +5,9 @@ import torch
 from torch import Tensor
 
 from qguide.training.algorithms.choice_quality import PlacedChoice, ScoredChoice
-from qguide.training.jobs.train_policy import GroupLossOptions, advantages, groups_loss
+from qguide.training.jobs.train_policy import advantages, groups_loss
 from qguide.training.optimization.packed_replies import PackedReplies
+from qguide.training.policy_training.options import GroupLossOptions
 
 OLD = torch.tensor([-1.0, -2.0, -3.0, -4.0])
 

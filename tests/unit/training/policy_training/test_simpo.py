@@ -9,9 +9,10 @@ import torch
 
 from qguide.qnet.models.checkpoint import load_policy
 from qguide.training.optimization.options import DpoOptimization
-from qguide.training.policy_training.examples import PairExamples, read_pair_examples
+from qguide.training.policy_training.examples import read_pair_examples
 from qguide.training.policy_training.logprobs import prepare_for_packing, reply_logprobs
-from qguide.training.policy_training.simpo import TrainSimpoConfig, run_train_simpo
+from qguide.training.policy_training.options import PairExamples, TrainSimpoConfig
+from qguide.training.policy_training.simpo import run_train_simpo
 from tests.support.tiny_models import save_policy
 from tests.unit.training.jobs.test_train_dpo import pairs_of
 

@@ -10,7 +10,8 @@ from qguide.qnet.types import Message
 from qguide.training.algorithms.backups import Target
 from qguide.training.data.augmentation import Augmentation, build_augmenter
 from qguide.training.data.runs import JsonlWriter, RunFolder
-from qguide.training.q_training.examples import Examples, read_examples, rename_tree
+from qguide.training.q_training.examples import read_examples, rename_tree
+from qguide.training.q_training.options import Examples
 from tests.support.echo import episode, groups_in
 from tests.support.labels import labelled, row_of
 

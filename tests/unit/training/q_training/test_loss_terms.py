@@ -4,7 +4,8 @@ import pytest
 import torch
 
 from qguide.training.optimization.packed_trees import PackedTree, QPlace, pack_tree
-from qguide.training.q_training.loss_terms import QNetLossOptions, RankingLoss, hl_gauss_error, tree_loss
+from qguide.training.q_training.loss_terms import hl_gauss_error, tree_loss
+from qguide.training.q_training.options import QNetLossOptions, RankingLoss
 from qguide.training.q_training.validation import sibling_accuracy
 from tests.support.echo import episode
 from tests.support.labels import labelled

@@ -9,12 +9,13 @@ import pytest
 from qguide.qnet.errors import RecordError
 from qguide.training.data.augmentation import Augmentation, build_augmenter
 from qguide.training.data.records import LabelledTree
-from qguide.training.jobs.train_qnet import TrainQNetConfig, run_train_qnet
+from qguide.training.jobs.train_qnet import run_train_qnet
 from qguide.training.optimization.options import QNetOptimization
 from qguide.training.optimization.packed_trees import PackedTree
 from qguide.training.q_training import packed_rows
-from qguide.training.q_training.examples import Examples, Packing, read_examples, rename_tree
+from qguide.training.q_training.examples import Packing, read_examples, rename_tree
 from qguide.training.q_training.kept_lengths import keep_lengths, kept_lengths
+from qguide.training.q_training.options import Examples, TrainQNetConfig
 from qguide.training.q_training.packed_rows import PackedRows
 from tests.support.echo import groups_in, labels_in
 from tests.support.tiny_models import renderer, save_policy

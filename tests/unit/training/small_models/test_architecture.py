@@ -4,7 +4,8 @@ import pytest
 import torch
 from pydantic import ValidationError
 
-from qguide.training.small_models import Architecture, build_llama, train_tokenizer
+from qguide.training.architecture import Architecture
+from qguide.training.small_models import build_llama, train_tokenizer
 
 TEXTS = [f"Put a {word} there: {n}, a {word} {n}." for word in ("pen", "cup") for n in range(9)]
 SHAPE = Architecture(vocab_size=600, hidden_size=32, intermediate_size=64, layers=2, heads=4, numbered_words=True)
