@@ -45,8 +45,8 @@ class KnownState:
         """Number of messages before the first new one; None if the history does not continue this state.
 
         All of them are known if the same state is asked about again. Otherwise an action is new, and something follows
-        it. Where nothing but that action tells the two are one, because it is the first or older ones are left out, it
-        has to be the one that was chosen, or all before it as it was.
+        it. Where no earlier action tells that the two are one, it has to be the one that was chosen, or all before it
+        as it was; where older ones are left out, the one that was chosen.
         """
         places = [at for at, message in enumerate(history) if message.role == "assistant"]
         if len(places) == self.actions and self.is_state_of(history):
@@ -56,9 +56,9 @@ class KnownState:
             if before >= len(said) or said[max(0, before - _NEWEST) : before] != list(self.newest):
                 continue
             place: int = places[before]
-            stands = before == self.actions > 0
-            is_new = stands or said[before] == self.answered or self.is_state_of(history[:place])
-            if is_new and place + 1 < len(history):
+            stood = before == self.actions
+            unchanged = stood and (self.actions > 0 or self.is_state_of(history[:place]))
+            if (unchanged or said[before] == self.answered) and place + 1 < len(history):
                 return place
         return None
 

@@ -187,7 +187,7 @@ class _Conversations:
 
 def _whole(requests: Sequence[_Request]) -> History:
     """The messages of a conversation, each as it was when the agent acted on it, and the last answer."""
-    whole, known, before = list[Message](), KnownState(), 0
+    whole, answered, known, before = list[Message](), list[Message](), KnownState(), 0
     for request in requests:
         asked = request.asked
         if before and len(asked) < len(whole) and asked == whole[: len(asked)]:
@@ -199,9 +199,9 @@ def _whole(requests: Sequence[_Request]) -> History:
                 f"its whole history, and each agent a {CONVERSATION} of its own"
             )
         whole += asked[begins:]
-        known = KnownState.of(tuple(asked), PART_END.join(answer.text for answer in request.answered))
-        before = request.line
-    return (*whole, *requests[-1].answered)
+        answered, before = request.answered, request.line
+        known = KnownState.of(tuple(asked), PART_END.join(answer.text for answer in answered))
+    return (*whole, *answered)
 
 
 def _packed(fragment: Fragment, file: int, line: int) -> bytes:

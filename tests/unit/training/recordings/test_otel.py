@@ -215,6 +215,14 @@ def test_each_message_is_as_it_was_when_the_agent_acted_on_it(tmp_path: Path) ->
     assert episode.messages == (*EPISODE, EPISODE[1], EPISODE[4])
 
 
+def test_a_request_that_is_repeated_at_the_end_ends_no_episode(tmp_path: Path) -> None:
+    (episode,), bad = read(
+        tmp_path, export(span(1, FIRST)), export(span(2, SECOND | {"eval.score": 1})), export(span(3, FIRST))
+    )
+    assert bad == []
+    assert episode.messages == EPISODE
+
+
 def test_a_request_that_belongs_to_another_agent_is_named_by_its_line(tmp_path: Path) -> None:
     title = {"role": "user", "parts": [{"type": "text", "content": "SECRET title"}]}
     other = span(1, request([title], ANSWER, **{"eval.score": 1}))
