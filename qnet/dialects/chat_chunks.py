@@ -1,6 +1,8 @@
-"""Chunks of a chat completion's stream: from a completion, and to one, or on while it is being written. Pure."""
+"""Chunks of a chat completion's stream: from a completion, and to one, or on while it is being written.
 
-import time
+Pure, but for the ids of calls that come without one.
+"""
+
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
@@ -71,10 +73,14 @@ def _part(choice: Json, delta: Json, *, logprobs: object = None, finish_reason: 
 
 
 class PassedChunks:
-    """Chunks of a completion with one choice, whose parts come while it is being written."""
+    """Chunks of a completion with one choice, whose parts come while it is being written.
 
-    def __init__(self, model: str, *, include_usage: bool) -> None:
-        self._head: Json = {"id": f"chatcmpl-{uuid.uuid4().hex}", "created": int(time.time()), "model": model}
+    Args:
+        head: its id, time and model.
+    """
+
+    def __init__(self, head: Json, *, include_usage: bool) -> None:
+        self._head = head
         self._include_usage = include_usage
         self._has_begun = False
 

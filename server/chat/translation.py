@@ -159,10 +159,7 @@ def completion_of(taken: GuidedStepResult, *, n: int, options: GuidanceOptions) 
         cache["cache_write_tokens"] = usage.written_prompt_tokens
     return {
         **decision.candidates[decision.chosen].answer_extra,
-        "id": f"chatcmpl-{uuid.uuid4().hex}",
-        "object": "chat.completion",
-        "created": int(time.time()),
-        "model": taken.policy,
+        **head_of(taken.policy),
         "choices": [choice_of(place, decision.candidates[index]) for place, index in enumerate(best)],
         "usage": {
             "prompt_tokens": usage.prompt_tokens,
@@ -172,6 +169,16 @@ def completion_of(taken: GuidedStepResult, *, n: int, options: GuidanceOptions) 
             **({"completion_tokens_details": dict(details)} if details else {}),
         },
         "qguide": guidance_of(taken, options, best),
+    }
+
+
+def head_of(policy: str) -> dict[str, Any]:
+    """Head of a completion and of the chunks of one: a new id, the time and the policy."""
+    return {
+        "id": f"chatcmpl-{uuid.uuid4().hex}",
+        "object": "chat.completion",
+        "created": int(time.time()),
+        "model": policy,
     }
 
 

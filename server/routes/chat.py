@@ -26,7 +26,7 @@ from qguide.server.chat.text_completions import (
     text_request,
     to_chat_requests,
 )
-from qguide.server.chat.translation import completion_of, read_request
+from qguide.server.chat.translation import completion_of, head_of, read_request
 from qguide.server.episodes.service import OUTCOME_HEADER
 from qguide.server.guidance.guided_step import GuidedStepService
 from qguide.server.guidance.step_types import GuidedStepRequest
@@ -69,7 +69,7 @@ async def complete_chat(body: ChatCompletionRequest, request: Request, stepper: 
     policy = stepper.models.find_policy(body.model)
     asked = await translate_body(request, partial(read_request, body, options, policy, settings))
     complete = partial(_complete, asked, options, stepper)
-    chunks = PassedChunks(policy.name, include_usage=body.include_usage)
+    chunks = PassedChunks(head_of(policy.name), include_usage=body.include_usage)
     writer = EventWriter(chunks.rest_of, end=DONE, passed=chunks.chunk_of) if body.stream else None
     return await answered(request, complete, writer)
 
